@@ -1,0 +1,54 @@
+# Every target is idempotent and says what it does; `make help` lists them.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.fmslurm-setup
+
+.PHONY: help setup demo test test-unit test-matrix soak check lint types arrows bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install what fmslurm needs: distribution packages (as root) and a virtual environment in .venv
+
+$(STAMP): pyproject.toml constraints.txt .ci/packages
+	sh .ci/packages
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup ## play the main job on a real Slurm with simulated hardware, and take everything down again
+	bin/fmslurm lab demo
+
+test: setup ## unit tests, and cluster tests on the installed Slurm
+	$(BIN)/python -m pytest
+
+test-unit: setup ## only the tests that need no Slurm and no root
+	$(BIN)/python -m pytest -m 'not cluster and not soak'
+
+test-matrix: setup ## the cluster tests on three Slurm versions
+	sh .ci/matrix
+
+soak: setup ## what takes hours
+	$(BIN)/python -m pytest -m soak
+
+check: lint types arrows ## lint, types and import arrows
+
+lint: setup
+	$(BIN)/ruff check slurm_ext tests bench
+	$(BIN)/ruff format --check slurm_ext tests bench
+	$(BIN)/shellcheck -s sh bin/fmslurm prolog/* epilog/* .ci/*
+
+types: setup
+	$(BIN)/mypy
+
+arrows: setup
+	$(BIN)/lint-imports
+
+bench: setup ## every benchmark, short form; `bench/NAME --full` runs all versions and repeats
+	@for bench in bench/*; do test -x "$$bench" && test -f "$$bench" || continue; "$$bench" || exit 1; done
+
+clean: ## remove what setup and tests made inside this folder
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

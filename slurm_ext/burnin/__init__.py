@@ -1,0 +1,1 @@
+"""Can these nodes train together?"""

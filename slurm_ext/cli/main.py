@@ -1,0 +1,98 @@
+"""`fmslurm`: a group of commands, each loaded only when it is called, and one place where an exception becomes an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from slurm_ext import __version__
+from slurm_ext.errors import EXIT_INTERNAL, FmslurmError
+
+#: command -> (module in slurm_ext.cli, attribute, help line). Help lines live here, so that `--help` imports nothing else.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "burnin": ("burnin", "burnin", "the all-reduce over nodes: run it by hand, show its history"),
+    "ckpt": ("ckpt", "ckpt", "checkpoints: list, show, latest, save, restore, verify"),
+    "config": ("config", "config", "fmslurm.yaml: check, show, push to the nodes"),
+    "doctor": ("doctor", "doctor", "is this cluster set up right?"),
+    "events": ("events", "events", "the trail of everything fmslurm noticed or did"),
+    "gate": ("gate", "gate", "may this node run a job? check it, list the checks, replay captures"),
+    "gres": ("gres", "gres", "gres.conf and node lines from the instance types"),
+    "install": ("install", "install", "put hooks, configuration and daemons in place"),
+    "job": ("job", "job", "jobs that are watched, and their budgets"),
+    "lab": ("lab", "lab", "a real Slurm on this machine with simulated hardware"),
+    "mode": ("mode", "mode", "off, shadow, warn, enforce: show and set per room"),
+    "node": ("node", "node", "nodes: show, drain and resume with our reason"),
+    "off": ("mode", "off", "stop one room, or all, for a while, at once"),
+    "on": ("mode", "on", "undo `off`"),
+    "status": ("status", "status", "the cluster or a job at a glance"),
+    "submit": ("submit", "submit", "sbatch with more sense"),
+    "topology": ("topology", "topology", "where the nodes sit: show, generate, diff, apply, lint"),
+    "uninstall": ("install", "uninstall", "take out everything that install put in"),
+    "why": ("why", "why", "what happened to a job, and why"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used: `fmslurm submit` never imports boto3."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command, or None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"slurm_ext.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in sorted(COMMANDS)])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fmslurm")
+def fmslurm() -> None:
+    """Gate, topology, auto-resume and checkpoint staging for Slurm clusters of GPU instances."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return the exit code; what a person must see goes to stderr, never a traceback of ours."""
+    try:
+        code = fmslurm.main(args=argv, prog_name="fmslurm", standalone_mode=False)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return 130
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    except FmslurmError as exc:
+        click.echo(f"fmslurm: {exc}", err=True)
+        return exc.exit_code
+    except BrokenPipeError:
+        # `fmslurm events | head`: the reader has gone, which is no fault. Nothing more may reach the closed pipe.
+        sys.stderr.close()
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except Exception as exc:  # the last line of defence: a person gets a line and a way to report it
+        click.echo(
+            f"fmslurm: internal error: {type(exc).__name__}: {exc}. Run with FMSLURM_TRACE=1 and report it", err=True
+        )
+        if os.environ.get("FMSLURM_TRACE"):
+            raise
+        return EXIT_INTERNAL
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

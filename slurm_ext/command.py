@@ -1,0 +1,229 @@
+"""The one runner of programs: argv list, never a shell, always a deadline, a session of its own, output bounded.
+
+Standard library only: hooks import this.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_ext.errors import CommandNotFoundError
+
+#: What every program of ours gets as environment unless told otherwise: nothing of the caller's leaks in.
+CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CLEAN_ENV: Mapping[str, str] = {
+    "PATH": CLEAN_PATH,
+    "LC_ALL": "C",
+    "LANG": "C",
+    "SLURM_TIME_FORMAT": "%Y-%m-%dT%H:%M:%S",
+}
+
+#: After SIGKILL a process in D state cannot end; we wait this long for it and then leave it behind.
+ABANDON_S = 1.0
+
+
+class Result(NamedTuple):
+    """How a program ended: `returncode` is negative for a signal, None when it was abandoned; output is decoded, lossy."""
+
+    argv: tuple[str, ...]
+    returncode: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True where the program ended by itself, in time, with exit code 0."""
+        return self.returncode == 0 and not self.timed_out
+
+    def words(self) -> str:
+        """Return one line that says what happened, for an error message or an event."""
+        if self.timed_out:
+            return f"{self.argv[0]}: no answer within {self.seconds:.1f} s"
+        said = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return f"{self.argv[0]}: exit {self.returncode}" + (f": {said[-1][:300]}" if said else "")
+
+
+def clean_env(**more: str) -> dict[str, str]:
+    """Return CLEAN_ENV plus `more` as a new dict."""
+    return {**CLEAN_ENV, **more}
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    input_text: str | None = None,
+    cwd: str | None = None,
+    max_output_bytes: int = 16 << 20,
+    user: int | None = None,
+    group: int | None = None,
+) -> Result:
+    """Run `argv` to its end or to `timeout_s` (seconds), then kill its whole session, and return a Result.
+
+    A non-zero exit is not an exception. A program that ignores SIGKILL (D state) is abandoned after ABANDON_S: the
+    caller is never held by it. Output past `max_output_bytes` per stream is read and dropped, and `truncated` says so.
+    `user` and `group` (numeric) drop rights before exec; supplementary groups are cleared with them.
+
+    Raise CommandNotFoundError where the program does not exist or may not be executed.
+    """
+    started = time.monotonic()
+    deadline = started + timeout_s
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env if env is not None else CLEAN_ENV),
+            cwd=cwd,
+            start_new_session=True,
+            close_fds=True,
+            user=user,
+            group=group,
+            extra_groups=[] if user is not None else None,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as exc:
+        raise CommandNotFoundError(
+            f"cannot run {argv[0]}: {exc.strerror}", remedy="Install it or correct its path"
+        ) from exc
+    buffers, truncated, timed_out = _converse(child, input_text, deadline, max_output_bytes)
+    if not timed_out:
+        timed_out = not _wait(child, deadline)
+    # Whatever it left running in its session ends with it; a normal end leaves an empty group and ESRCH.
+    _kill_session(child.pid)
+    if timed_out:
+        _wait(child, time.monotonic() + ABANDON_S)
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None and not stream.closed:
+            stream.close()
+    return Result(
+        tuple(argv),
+        child.returncode,
+        buffers[0].decode("utf-8", "replace"),
+        buffers[1].decode("utf-8", "replace"),
+        time.monotonic() - started,
+        timed_out,
+        truncated,
+    )
+
+
+def _converse(
+    child: subprocess.Popen[bytes], input_text: str | None, deadline: float, limit: int
+) -> tuple[tuple[bytes, bytes], bool, bool]:
+    """Feed stdin and collect stdout and stderr until both close or the deadline passes; return (buffers, truncated, late)."""
+    pending = memoryview(input_text.encode("utf-8", "surrogateescape")) if input_text is not None else memoryview(b"")
+    collected: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
+    truncated = False
+    with selectors.DefaultSelector() as selector:
+        for name, stream in (("out", child.stdout), ("err", child.stderr)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ, name)
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+            selector.register(child.stdin, selectors.EVENT_WRITE, "in")
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return (bytes(collected["out"]), bytes(collected["err"])), truncated, True
+            for key, _ in selector.select(min(left, 0.5)):
+                if key.data == "in":
+                    pending = _feed(child, pending)
+                    if not pending:
+                        selector.unregister(key.fileobj)
+                        assert child.stdin is not None
+                        child.stdin.close()
+                    continue
+                chunk = os.read(key.fd, 65536)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                    continue
+                room = limit - len(collected[key.data])
+                truncated = truncated or room < len(chunk)
+                collected[key.data] += chunk[: max(room, 0)]
+            # A daemon that the program left behind may hold the pipes open for ever: its own end is enough for us.
+            if child.poll() is not None and not selector.select(0.05):
+                break
+    return (bytes(collected["out"]), bytes(collected["err"])), truncated, False
+
+
+def _feed(child: subprocess.Popen[bytes], pending: memoryview) -> memoryview:
+    """Write what fits to the child's stdin and return what is left; a child that stopped reading gets no more."""
+    assert child.stdin is not None
+    try:
+        return pending[os.write(child.stdin.fileno(), pending[:65536]) :]
+    except BlockingIOError:
+        return pending
+    except BrokenPipeError:
+        return memoryview(b"")
+
+
+def _wait(child: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait for the child until the monotonic deadline; say whether it ended."""
+    try:
+        child.wait(max(deadline - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill_session(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def call_bounded(work: Callable[[], bytes], *, timeout_s: float) -> bytes | None:
+    """Run `work` in a forked child and return the bytes it returned, or None where it failed or took too long.
+
+    For calls that may hang in the kernel (a dead file server, a wedged driver): the child is killed and, if it cannot
+    die, left behind; the caller goes on in time. `work` must not rely on threads or open connections of the caller.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reader)
+            os.setsid()
+            answer = work()
+            with os.fdopen(writer, "wb") as stream:
+                stream.write(answer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    deadline = time.monotonic() + timeout_s
+    received = bytearray()
+    complete = False
+    with selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if not selector.select(left):
+                break
+            chunk = os.read(reader, 65536)
+            if not chunk:
+                complete = True
+                break
+            received += chunk
+    os.close(reader)
+    if not complete:
+        _kill_session(pid)
+    give_up = time.monotonic() + ABANDON_S
+    while time.monotonic() < give_up:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return bytes(received) if complete and os.waitstatus_to_exitcode(status) == 0 else None
+        time.sleep(0.002)
+    return None

@@ -1,0 +1,1 @@
+"""Settings: one strict YAML file for people, one pushed JSON snapshot for hooks."""

@@ -1,0 +1,1 @@
+"""Is this cluster set up right?"""

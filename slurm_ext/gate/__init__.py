@@ -1,0 +1,1 @@
+"""May this node run a job?"""

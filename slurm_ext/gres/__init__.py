@@ -1,0 +1,1 @@
+"""What GPUs does each node offer?"""

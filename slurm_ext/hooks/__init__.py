@@ -1,0 +1,1 @@
+"""What Slurm runs on nodes: compose the rooms, decide nothing."""

@@ -1,0 +1,1 @@
+"""A job died: why, and what now?"""

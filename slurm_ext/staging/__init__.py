@@ -1,0 +1,1 @@
+"""Where is the checkpoint, and is it whole?"""
