@@ -190,40 +190,71 @@ def call_bounded(work: Callable[[], bytes], *, timeout_s: float) -> bytes | None
     For calls that may hang in the kernel (a dead file server, a wedged driver): the child is killed and, if it cannot
     die, left behind; the caller goes on in time. `work` must not rely on threads or open connections of the caller.
     """
+    return call_all_bounded({"": work}, timeout_s=timeout_s)[""]
+
+
+def call_all_bounded(works: Mapping[str, Callable[[], bytes]], *, timeout_s: float) -> dict[str, bytes | None]:
+    """Run each of `works` in a forked child of its own, all at once, and return what each returned, as `call_bounded` does.
+
+    One deadline (seconds) holds for all: a child that hangs costs the caller no more than that, however many hang.
+    """
+    deadline = time.monotonic() + timeout_s
+    received = {name: bytearray() for name in works}
+    complete: set[str] = set()
+    with selectors.DefaultSelector() as selector:
+        children = {name: _fork(work, selector, name) for name, work in works.items()}
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                if chunk := os.read(key.fd, 65536):
+                    received[key.data] += chunk
+                    continue
+                complete.add(key.data)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+        for key in list(selector.get_map().values()):
+            os.close(key.fd)
+    for name in works.keys() - complete:
+        _kill_session(children[name])
+        os.kill(children[name], signal.SIGKILL)  # not yet reaped, so the pid is still ours; it may have no session yet
+    give_up = time.monotonic() + ABANDON_S
+    answers: dict[str, bytes | None] = {}
+    for name, pid in children.items():
+        ended_well = _reap(pid, give_up)
+        answers[name] = bytes(received[name]) if name in complete and ended_well else None
+    return answers
+
+
+def _fork(work: Callable[[], bytes], selector: selectors.BaseSelector, name: str) -> int:
+    """Start one child that writes what `work` returns into a pipe which `selector` then watches; return its pid."""
     reader, writer = os.pipe()
     pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(reader)
-            os.setsid()
-            answer = work()
-            with os.fdopen(writer, "wb") as stream:
-                stream.write(answer)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writer)
-    deadline = time.monotonic() + timeout_s
-    received = bytearray()
-    complete = False
-    with selectors.DefaultSelector() as selector:
-        selector.register(reader, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            if not selector.select(left):
-                break
-            chunk = os.read(reader, 65536)
-            if not chunk:
-                complete = True
-                break
-            received += chunk
-    os.close(reader)
-    if not complete:
-        _kill_session(pid)
-    give_up = time.monotonic() + ABANDON_S
-    while time.monotonic() < give_up:
+    if pid:
+        os.close(writer)
+        selector.register(reader, selectors.EVENT_READ, name)
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        # A child left behind must hold nothing of ours: slurmd waits until a hook's inherited stdout closes.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        os.closerange(3, writer)
+        os.closerange(writer + 1, 1024)
+        answer = work()
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(answer)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _reap(pid: int, give_up: float) -> bool:
+    """Collect a child until the monotonic time `give_up`; say whether it ended with exit code 0."""
+    while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return bytes(received) if complete and os.waitstatus_to_exitcode(status) == 0 else None
-        time.sleep(0.002)
-    return None
+            return os.waitstatus_to_exitcode(status) == 0
+        if time.monotonic() >= give_up:
+            return False
+        time.sleep(0.0005)
