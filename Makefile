@@ -37,8 +37,8 @@ soak: setup ## what takes hours
 check: lint types arrows ## lint, types and import arrows
 
 lint: setup
-	$(BIN)/ruff check slurm_ext tests bench
-	$(BIN)/ruff format --check slurm_ext tests bench
+	$(BIN)/ruff check slurm_ext tests bench examples
+	$(BIN)/ruff format --check slurm_ext tests bench examples
 	$(BIN)/shellcheck -s sh bin/fmslurm prolog/* epilog/* .ci/*
 
 types: setup

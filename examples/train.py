@@ -104,7 +104,7 @@ def gradient(weights: np.ndarray, step: int, rank: int) -> tuple[np.ndarray, flo
     return np.concatenate([part.ravel() for part in parts]) / BATCH, float((error * error).mean())
 
 
-class Ring:
+class Exchange:
     """All ranks' connections by way of rank 0, which adds in rank order: slow for many nodes, exact for a few."""
 
     def __init__(self, rank: int, world: int, host: str, port: int) -> None:
@@ -181,12 +181,12 @@ def train(rank: int, world: int, arguments: argparse.Namespace) -> None:
         start = found.step
         print(f"rank {rank}: restored step {start} from {found.path}", flush=True)
     gpus = Gpus()
-    ring = Ring(rank, world, arguments.host, arguments.port)
+    exchange = Exchange(rank, world, arguments.host, arguments.port)
     mine = list(shards(world))[rank]
     for step in range(start + 1, arguments.steps + 1):
         began = time.monotonic()
         local, loss = gradient(weights, step, rank)
-        total = ring.add(np.append(gpus.pass_through(local), loss))
+        total = exchange.add(np.append(gpus.pass_through(local), loss))
         momentum = MOMENTUM * momentum + total[:-1] / world
         weights = weights - LEARNING_RATE * momentum
         if rank == 0 and (step % 10 == 0 or step == arguments.steps):
@@ -226,7 +226,7 @@ def main() -> int:
     except GpuError as exc:
         print(f"[rank{arguments.rank}]: RuntimeError: {exc}", file=sys.stderr, flush=True)
         return 1
-    except (ConnectionError, TimeoutError, socket.timeout) as exc:
+    except (ConnectionError, TimeoutError) as exc:
         print(f"[rank{arguments.rank}]: RuntimeError: {exc or type(exc).__name__}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -137,7 +137,8 @@ class Topology(NamedTuple):
     max_switches: int = 500
     gres: str = "report_only"  # report_only, write
     source: str = "ec2"  # ec2, file, cluster
-    source_file: str = ""  # recorded DescribeInstanceTopology answer, or nodes file
+    source_file: str = ""  # recorded DescribeInstanceTopology answer, for source file
+    nodes_file: str = ""  # CSV with node, instance_id and, where known, address, port, instance_type
 
 
 class Aws(NamedTuple):

@@ -1,0 +1,47 @@
+"""Where nodes sit, as data: what the cloud says of one node (Placement), and the switches Slurm shall know (Tree)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Placement(NamedTuple):
+    """One node and its place. `path` holds the cloud's network node ids from the top tier to the nearest one.
+
+    An empty path means that nobody knows: the instance is not running, or its type has no topology.
+    """
+
+    node: str
+    instance_id: str = ""
+    instance_type: str = ""
+    path: tuple[str, ...] = ()
+    zone: str = ""
+
+
+class Switch(NamedTuple):
+    """One switch of Slurm's tree: either `switches` below it or `nodes`, never both. `cloud_id` is what it stands for."""
+
+    name: str
+    cloud_id: str
+    switches: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+class Tree(NamedTuple):
+    """All switches, parents before children; `notes` says in words what was trimmed, merged or could not be placed."""
+
+    switches: tuple[Switch, ...]
+    notes: tuple[str, ...] = ()
+
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """Return each node's switch names from its root down to its leaf."""
+        parent = {child: switch.name for switch in self.switches for child in switch.switches}
+        found: dict[str, tuple[str, ...]] = {}
+        for switch in self.switches:
+            if not switch.nodes:
+                continue
+            path = [switch.name]
+            while path[0] in parent:
+                path.insert(0, parent[path[0]])
+            found.update(dict.fromkeys(switch.nodes, tuple(path)))
+        return found
