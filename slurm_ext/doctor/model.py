@@ -1,0 +1,38 @@
+"""What doctor knows of a cluster (Facts), and what it says of it (Result)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_ext.config.model import Settings
+from slurm_ext.slurm.model import Node, Version
+
+OK, WARN, FAIL, UNKNOWN = "ok", "warn", "fail", "unknown"
+
+
+class Result(NamedTuple):
+    """One check: id, state (ok, warn, fail, unknown), what is so, and what to do about it."""
+
+    id: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+class Facts(NamedTuple):
+    """Everything the rules look at. None means that the probe could not tell, and `errors` says why."""
+
+    settings: Settings
+    config_path: str = ""
+    backend: str = ""
+    version: Version | None = None
+    slurm_config: Mapping[str, str] | None = None
+    nodes: tuple[Node, ...] | None = None
+    hooks: Mapping[str, tuple[str, ...]] | None = None  # Prolog, Epilog -> executable files that Slurm would run
+    snapshot_hash: str | None = None
+    share_problem: str | None = None
+    heartbeat_age_s: float | None = None
+    off: Mapping[str, str] | None = None  # room (or all) -> why
+    munge: bool | None = None
+    errors: Mapping[str, str] = {}

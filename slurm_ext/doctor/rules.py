@@ -1,0 +1,187 @@
+"""Facts -> results, pure. Each rule answers one question and says what to do; what nobody could look at is `unknown`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from slurm_ext.config.model import ROOMS
+from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
+from slurm_ext.verdict import is_ours
+
+#: The controller writes its heartbeat every few seconds; after this long nobody would release a job that a hook holds.
+HEARTBEAT_MAX_S = 60.0
+
+#: Releases that the test suite runs on or whose behaviour was read; outside of it we say so instead of guessing.
+SUPPORTED = ((22, 5), (26, 5))
+
+
+def examine(facts: Facts) -> list[Result]:
+    """Return one result for each rule, in a fixed order."""
+    return [result for rule in RULES for result in rule(facts)]
+
+
+def _slurm_answers(facts: Facts) -> Iterator[Result]:
+    if facts.version is None or facts.slurm_config is None:
+        why = facts.errors.get("slurm", "no answer")
+        yield Result(
+            "slurm.answers", FAIL, f"slurmctld does not answer: {why}", "Start slurmctld, or set site.slurm_conf"
+        )
+        return
+    yield Result("slurm.answers", OK, f"Slurm {facts.version.text} answers, backend {facts.backend}")
+    if not SUPPORTED[0] <= (facts.version.major, facts.version.minor) <= SUPPORTED[1]:
+        yield Result(
+            "slurm.version",
+            WARN,
+            f"Slurm {facts.version.text} is outside of what fmslurm was tried on (22.05 to 26.05)",
+        )
+
+
+def _prolog_flags(facts: Facts) -> Iterator[Result]:
+    if facts.slurm_config is None:
+        yield Result("slurm.prolog-flags", UNKNOWN, "PrologFlags cannot be read")
+        return
+    flags = {word.strip().lower() for word in facts.slurm_config.get("PrologFlags", "").split(",")}
+    missing = [word for word in ("Alloc", "DeferBatch") if word.lower() not in flags]
+    if not missing:
+        yield Result(
+            "slurm.prolog-flags", OK, "PrologFlags has Alloc and DeferBatch: every node passes before the script runs"
+        )
+        return
+    wanted = facts.settings.mode.burnin != "off"
+    yield Result(
+        "slurm.prolog-flags",
+        FAIL if wanted else WARN,
+        f"PrologFlags lacks {' and '.join(missing)}: the batch script may start before other nodes are gated",
+        "Set PrologFlags=Alloc,DeferBatch in slurm.conf and restart; until then the multi-node burn-in cannot gate",
+    )
+
+
+def _hooks(facts: Facts) -> Iterator[Result]:
+    if facts.hooks is None:
+        yield Result("hooks.installed", UNKNOWN, "the hook folders cannot be read")
+        return
+    for kind in ("Prolog", "Epilog"):
+        files = facts.hooks.get(kind, ())
+        ours = any(name.endswith("fmslurm") for name in files)
+        if ours:
+            yield Result(f"hooks.{kind.lower()}", OK, f"{kind} runs fmslurm")
+        else:
+            remedy = "Run `fmslurm install` and include its fragment in slurm.conf"
+            yield Result(f"hooks.{kind.lower()}", FAIL, f"{kind} does not run fmslurm: jobs are not gated", remedy)
+
+
+def _requeue_settings(facts: Facts) -> Iterator[Result]:
+    if facts.slurm_config is None:
+        return
+    parameters = facts.slurm_config.get("SchedulerParameters", "").lower()
+    if "nohold_on_prolog_fail" not in parameters:
+        yield Result(
+            "slurm.nohold",
+            WARN,
+            "a job whose prolog fails is held until somebody releases it",
+            "Add nohold_on_prolog_fail to SchedulerParameters",
+        )
+    else:
+        yield Result("slurm.nohold", OK, "a job whose prolog fails goes back to the queue by itself")
+    limit = facts.slurm_config.get("MaxBatchRequeue", "")
+    if limit.isdigit() and int(limit) < 10:
+        yield Result(
+            "slurm.max-batch-requeue",
+            WARN,
+            f"MaxBatchRequeue is {limit}: a few bad nodes in a row hold a job for good",
+            "Set MaxBatchRequeue=10 or more",
+        )
+    timeout = facts.slurm_config.get("PrologTimeout", "") or facts.slurm_config.get("PrologEpilogTimeout", "")
+    digits = timeout.split()[0] if timeout else ""
+    needed = facts.settings.gate.deadline_s + facts.settings.burnin.deadline_s
+    if digits.isdigit() and 0 < int(digits) < needed:
+        yield Result(
+            "slurm.prolog-timeout",
+            FAIL,
+            f"slurmd kills a prolog after {digits} s, the gate may take {needed:.0f} s: healthy nodes would drain",
+            "Raise PrologTimeout (PrologEpilogTimeout before 25.05), or lower gate.deadline_s and burnin.deadline_s",
+        )
+
+
+def _configuration(facts: Facts) -> Iterator[Result]:
+    if not facts.config_path:
+        yield Result("config.file", WARN, "no fmslurm.yaml: defaults are in force", "Copy etc/fmslurm.yaml and edit it")
+    else:
+        yield Result("config.file", OK, f"{facts.config_path} is valid")
+    if not facts.settings.site.share:
+        yield Result(
+            "config.share", WARN, "no shared folder: nodes keep their own settings and evidence", "Set site.share"
+        )
+    elif facts.share_problem:
+        yield Result("config.share", FAIL, facts.share_problem, "The shared folder is root's, mode 0755")
+    elif facts.snapshot_hash is None:
+        yield Result("config.pushed", FAIL, "no usable snapshot: hooks pass every job", "Run `fmslurm config push`")
+    elif facts.snapshot_hash != facts.settings.source_hash:
+        yield Result(
+            "config.pushed", WARN, "nodes run an older fmslurm.yaml than this one", "Run `fmslurm config push`"
+        )
+    else:
+        yield Result("config.pushed", OK, "nodes run this fmslurm.yaml")
+
+
+def _modes(facts: Facts) -> Iterator[Result]:
+    ladder = ", ".join(f"{room} {getattr(facts.settings.mode, room)}" for room in ROOMS)
+    yield Result("mode.ladder", OK, ladder)
+    for room, why in (facts.off or {}).items():
+        yield Result(
+            "mode.switched-off", WARN, f"{room} is switched off: {why}", f"`fmslurm on {room}` when it may work again"
+        )
+
+
+def _daemons(facts: Facts) -> Iterator[Result]:
+    if facts.settings.mode.resume == "off":
+        return
+    if facts.heartbeat_age_s is None:
+        yield Result(
+            "controller.heartbeat", FAIL, "fmslurm-controller has left no sign of life", "Start fmslurm-controller"
+        )
+    elif facts.heartbeat_age_s > HEARTBEAT_MAX_S:
+        text = f"fmslurm-controller was last seen {facts.heartbeat_age_s:.0f} s ago"
+        yield Result("controller.heartbeat", FAIL, text, "Start fmslurm-controller and read its log")
+    else:
+        yield Result("controller.heartbeat", OK, f"fmslurm-controller was seen {facts.heartbeat_age_s:.0f} s ago")
+
+
+def _munge(facts: Facts) -> Iterator[Result]:
+    if facts.munge is None:
+        yield Result("munge.answers", UNKNOWN, f"munge cannot be asked: {facts.errors.get('munge', 'no library')}")
+    elif facts.munge:
+        yield Result("munge.answers", OK, "munge makes and reads credentials")
+    else:
+        yield Result("munge.answers", FAIL, "munge does not answer: nodes cannot prove who they are", "Start munged")
+
+
+def _nodes(facts: Facts) -> Iterator[Result]:
+    if facts.nodes is None:
+        yield Result("nodes.state", UNKNOWN, "nodes cannot be listed")
+        return
+    drained = [node for node in facts.nodes if node.drained]
+    down = [node.name for node in facts.nodes if node.state == "DOWN"]
+    mine = [node.name for node in drained if is_ours(node.reason)]
+    if mine:
+        yield Result(
+            "nodes.drained-by-us", WARN, f"drained by fmslurm: {', '.join(mine)}", "`fmslurm node show NODE` says why"
+        )
+    if down:
+        yield Result("nodes.down", WARN, f"down: {', '.join(down)}", "Read slurmd's log there")
+    if not mine and not down:
+        others = f", {len(drained)} drained by others" if drained else ""
+        yield Result("nodes.state", OK, f"{len(facts.nodes)} nodes, none down, none drained by fmslurm{others}")
+
+
+RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
+    _slurm_answers,
+    _prolog_flags,
+    _requeue_settings,
+    _hooks,
+    _configuration,
+    _modes,
+    _daemons,
+    _munge,
+    _nodes,
+)

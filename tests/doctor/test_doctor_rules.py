@@ -1,0 +1,81 @@
+"""Doctor's rules: what each says of a cluster, as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_ext.config.model import Burnin, Mode, Settings, Site
+from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts
+from slurm_ext.doctor.rules import examine
+from slurm_ext.slurm.model import Node, Version
+
+SETTINGS = Settings(site=Site(share="/share"), mode=Mode(burnin="enforce"), source_hash="abc")
+GOOD = Facts(
+    SETTINGS,
+    "/etc/fmslurm/fmslurm.yaml",
+    "cli",
+    Version(24, 11, "24.11.5"),
+    {"PrologFlags": "Alloc,DeferBatch", "SchedulerParameters": "nohold_on_prolog_fail", "MaxBatchRequeue": "10"},
+    (Node("n0", "IDLE"),),
+    {"Prolog": ("50-fmslurm",), "Epilog": ("50-fmslurm",)},
+    "abc",
+    None,
+    1.0,
+    {},
+    True,
+)
+
+
+def states(facts: Facts) -> dict[str, str]:
+    return {result.id: result.state for result in examine(facts)}
+
+
+def test_a_good_cluster_is_all_ok() -> None:
+    assert set(states(GOOD).values()) == {OK}
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state"),
+    [
+        ({"version": None, "slurm_config": None}, "slurm.answers", FAIL),
+        ({"version": Version(27, 5, "27.05.0")}, "slurm.version", WARN),
+        ({"slurm_config": {"PrologFlags": "Alloc"}}, "slurm.prolog-flags", FAIL),
+        ({"slurm_config": {"PrologFlags": "(null)"}, "settings": Settings()}, "slurm.prolog-flags", WARN),
+        ({"slurm_config": None}, "slurm.prolog-flags", UNKNOWN),
+        ({"slurm_config": {"PrologFlags": "Alloc,DeferBatch"}}, "slurm.nohold", WARN),
+        ({"slurm_config": {"MaxBatchRequeue": "5"}}, "slurm.max-batch-requeue", WARN),
+        ({"slurm_config": {"PrologEpilogTimeout": "60"}}, "slurm.prolog-timeout", FAIL),
+        ({"slurm_config": {"PrologTimeout": "60 sec"}}, "slurm.prolog-timeout", FAIL),
+        ({"hooks": {"Prolog": ("10-other",), "Epilog": ("50-fmslurm",)}}, "hooks.prolog", FAIL),
+        ({"hooks": None}, "hooks.installed", UNKNOWN),
+        ({"config_path": ""}, "config.file", WARN),
+        ({"settings": Settings()}, "config.share", WARN),
+        ({"share_problem": "/share is writable by others"}, "config.share", FAIL),
+        ({"snapshot_hash": None}, "config.pushed", FAIL),
+        ({"snapshot_hash": "old"}, "config.pushed", WARN),
+        ({"off": {"gate": "maintenance"}}, "mode.switched-off", WARN),
+        ({"heartbeat_age_s": None}, "controller.heartbeat", FAIL),
+        ({"heartbeat_age_s": 600.0}, "controller.heartbeat", FAIL),
+        ({"munge": None}, "munge.answers", UNKNOWN),
+        ({"munge": False}, "munge.answers", FAIL),
+        ({"nodes": None}, "nodes.state", UNKNOWN),
+        ({"nodes": (Node("n0", "IDLE", ("DRAIN",), "fmslurm: gpu.xid-79 gpu:3: x"),)}, "nodes.drained-by-us", WARN),
+        ({"nodes": (Node("n0", "DOWN"),)}, "nodes.down", WARN),
+        ({"nodes": (Node("n0", "IDLE", ("DRAIN",), "bob: testing"),)}, "nodes.state", OK),
+    ],
+)
+def test_one_thing_wrong_is_one_result(change: dict[str, object], check: str, state: str) -> None:
+    assert states(GOOD._replace(**change))[check] == state
+
+
+def test_a_prolog_timeout_beyond_the_gate_is_no_finding() -> None:
+    needed = SETTINGS.gate.deadline_s + Burnin().deadline_s
+    facts = GOOD._replace(slurm_config={**(GOOD.slurm_config or {}), "PrologEpilogTimeout": str(int(needed) + 1)})
+    assert "slurm.prolog-timeout" not in states(facts)
+
+
+def test_everything_that_is_wrong_has_a_remedy() -> None:
+    broken = GOOD._replace(
+        version=None, slurm_config=None, hooks={}, snapshot_hash=None, heartbeat_age_s=None, munge=False
+    )
+    assert all(result.remedy for result in examine(broken) if result.state == FAIL)
