@@ -1,0 +1,267 @@
+"""The root-owned shared folder: node events, attempts, the drain ledger, the controller's heartbeat, switches, addresses.
+
+It may hang, be full or not be there at all: every call works in a child that is given up in time, never raises for that,
+and says by its answer whether it was done. An empty `share` (site.share not set) makes each call a quiet no. What lies
+there and was not written by root is refused. Standard library only: hooks import this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from slurm_ext import events
+from slurm_ext.command import call_bounded
+from slurm_ext.config.model import ROOMS
+from slurm_ext.config.modes import ALL, Heartbeat, Off, heartbeat_from_json, heartbeat_to_json, off_to_json
+from slurm_ext.config.snapshot import HEARTBEAT_FILE, OFF_FOLDER, read_off
+from slurm_ext.errors import FmslurmError
+from slurm_ext.events import Event
+from slurm_ext.files import read_trusted, write_atomic, write_exclusive
+
+#: How long (seconds) a child may take before its work counts as not done.
+TIMEOUT_S = 2.0
+
+ADDRESS_FILE = "addresses"
+LEDGER_FOLDER = "ledger"
+LEDGER_WINDOW_S = 3_600.0
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ATTEMPT_PATH = re.compile(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
+_DRAIN = re.compile(r"([0-9]{10,16})-([A-Za-z0-9][A-Za-z0-9._-]*)\.json")
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+
+
+class Drain(NamedTuple):
+    """One drain in the ledger: when (seconds since the epoch) and which node."""
+
+    time: float
+    node: str
+
+
+def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
+    """Run work in a child and return what it returned as plain data, or None where it failed or took too long."""
+
+    def guarded() -> bytes:
+        try:
+            return json.dumps([work()]).encode()
+        except (OSError, FmslurmError, ValueError):
+            return b"[null]"
+
+    answer = call_bounded(guarded, timeout_s=timeout_s)
+    try:
+        return json.loads(answer)[0] if answer else None
+    except ValueError:
+        return None
+
+
+def _is_share(share: str) -> bool:
+    # Made by install; a share that is not mounted must not be made anew on the disk below it.
+    return os.path.isdir(share)
+
+
+def _is_below_share(path: str) -> bool:
+    found = _ATTEMPT_PATH.fullmatch(path)
+    return _is_share(found.group(1) if found else os.path.dirname(path))
+
+
+def attempt_key(cluster: str, job_id: str, restarts: int) -> str:
+    """Return the text that names one attempt everywhere: `<cluster>/<jobid>-<restarts>`."""
+    return f"{cluster}/{job_id}-{restarts}"
+
+
+def attempt_path(share: str, attempt: str, name: str) -> str:
+    """Return the path of one file of an attempt, e.g. `restore.json`. Raise ValueError for a key or a name that is none."""
+    if not _ATTEMPT.fullmatch(attempt) or not _FILE.fullmatch(name):
+        raise ValueError(f"no attempt or no file name: {attempt!r}, {name!r}")
+    return os.path.join(share, "jobs", attempt, name) if share else ""
+
+
+def append_event(share: str, node: str, event: Event, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Append an event to the node's trail on the share; say whether it is there."""
+    if not share or not _NODE.fullmatch(node):
+        return False
+    path = os.path.join(share, "nodes", node, "events.jsonl")
+    event = event if event.time else event._replace(time=events.stamp())
+    return (
+        _bounded(lambda: _is_share(share) and events.append(path, event, durable=True) is not None, timeout_s) is True
+    )
+
+
+def decide_once(path: str, data: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
+    """Write `data` as JSON unless another writer was first, and return the data that won: ours or theirs.
+
+    None where the share did not answer, is not set (`path` empty), or holds something root did not write: nothing is
+    decided then, and nobody may act as if it were.
+    """
+    if not path:
+        return None
+    content = json.dumps(dict(data)) + "\n"
+
+    def work() -> dict[str, Any] | None:
+        if not _is_below_share(path):
+            return None
+        if write_exclusive(path, content):
+            return dict(data)
+        return _object(read_trusted(path))
+
+    won = _bounded(work, timeout_s)
+    return won if isinstance(won, dict) else None
+
+
+def write_json(path: str, data: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Write `data` as JSON over what is there; say whether it is done. An empty path is a quiet no."""
+    content = json.dumps(dict(data)) + "\n"
+
+    def work() -> bool:
+        if not _is_below_share(path):
+            return False
+        write_atomic(path, content)
+        return True
+
+    return bool(path) and _bounded(work, timeout_s) is True
+
+
+def read_json(path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
+    """Return the object in a file that root wrote, or None where there is none or the share does not answer."""
+    found = _bounded(lambda: _object(read_trusted(path)), timeout_s) if path else None
+    return found if isinstance(found, dict) else None
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    data = json.loads(content)
+    return data if isinstance(data, dict) else None
+
+
+def record_drain(
+    share: str, node: str, *, now: float, data: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
+) -> bool:
+    """Write one drain into the ledger (`now` in seconds since the epoch); say whether it is there, on disk."""
+    if not share or not _NODE.fullmatch(node):
+        return False
+    path = os.path.join(share, LEDGER_FOLDER, f"{int(now * 1000)}-{node}.json")
+    content = json.dumps({"schema": 1, "node": node, "time": now, **(data or {})}) + "\n"
+    # Twice the same drain is one entry, so an act that is repeated after a crash counts once.
+    return _bounded(lambda: _is_share(share) and (write_exclusive(path, content) or True), timeout_s) is True
+
+
+def drains(
+    share: str, *, now: float, window_s: float = LEDGER_WINDOW_S, timeout_s: float = TIMEOUT_S
+) -> tuple[Drain, ...] | None:
+    """Return the drains of the last `window_s` seconds, oldest first, or None where the ledger cannot be read.
+
+    None is not zero: without a ledger nobody may drain. A drain dated in the future (clocks differ) counts.
+    """
+    if not share:
+        return None
+
+    def work() -> list[list[Any]] | None:
+        if not _is_share(share):
+            return None
+        try:
+            names = os.listdir(os.path.join(share, LEDGER_FOLDER))
+        except FileNotFoundError:
+            return []
+        found = [_DRAIN.fullmatch(name) for name in sorted(names)]
+        return [[int(item.group(1)) / 1000, item.group(2)] for item in found if item]
+
+    listed = _bounded(work, timeout_s)
+    if not isinstance(listed, list):
+        return None
+    return tuple(sorted(Drain(time, node) for time, node in listed if time > now - window_s))
+
+
+def beat(share: str, heartbeat: Heartbeat, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Write the controller's sign of life; say whether it is there."""
+
+    def work() -> bool:
+        if not _is_share(share):
+            return False
+        write_atomic(os.path.join(share, HEARTBEAT_FILE), heartbeat_to_json(heartbeat))
+        return True
+
+    return bool(share) and _bounded(work, timeout_s) is True
+
+
+def heartbeat(share: str, *, timeout_s: float = TIMEOUT_S) -> Heartbeat | None:
+    """Return the controller's last sign of life, or None where there is none; modes.heartbeat_is_fresh judges its age."""
+    if not share:
+        return None
+    text = _bounded(lambda: read_trusted(os.path.join(share, HEARTBEAT_FILE)).decode("utf-8", "replace"), timeout_s)
+    return heartbeat_from_json(text) if isinstance(text, str) else None
+
+
+def throw_switch(share: str, switch: Off, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Write the off file of a room (or of `all`); say whether it is there. Raise ValueError for a room that is none."""
+    if switch.room not in (*ROOMS, ALL):
+        raise ValueError(f"no room is called {switch.room!r}; there are {', '.join((*ROOMS, ALL))}")
+
+    def work() -> bool:
+        if not _is_share(share):
+            return False
+        write_atomic(os.path.join(share, OFF_FOLDER, f"{switch.room}.json"), off_to_json(switch))
+        return True
+
+    return bool(share) and _bounded(work, timeout_s) is True
+
+
+def clear_switch(share: str, room: str, *, timeout_s: float = TIMEOUT_S) -> bool | None:
+    """Remove the off file of a room (or of `all`); say whether there was one, None where the share does not answer."""
+    if room not in (*ROOMS, ALL):
+        raise ValueError(f"no room is called {room!r}; there are {', '.join((*ROOMS, ALL))}")
+
+    def work() -> bool | None:
+        if not _is_share(share):
+            return None
+        try:
+            os.unlink(os.path.join(share, OFF_FOLDER, f"{room}.json"))
+        except FileNotFoundError:
+            return False
+        return True
+
+    done = _bounded(work, timeout_s) if share else None
+    return done if isinstance(done, bool) else None
+
+
+def switches(share: str, *, timeout_s: float = TIMEOUT_S) -> tuple[Off, ...] | None:
+    """Return the off files, past ones too, or None where the share does not answer."""
+
+    def work() -> list[list[Any]] | None:
+        return [list(switch) for switch in read_off(share)] if _is_share(share) else None
+
+    listed = _bounded(work, timeout_s) if share else None
+    return tuple(Off(*item) for item in listed) if isinstance(listed, list) else None
+
+
+def write_addresses(share: str, addresses: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Write the `name address` lines that nodes find each other by; say whether it is done."""
+    for name, address in addresses.items():
+        if not _NODE.fullmatch(name) or not _ADDRESS.fullmatch(address):
+            raise ValueError(f"no node name or no address: {name!r}, {address!r}")
+    text = "".join(f"{name} {address}\n" for name, address in sorted(addresses.items()))
+
+    def work() -> bool:
+        if not _is_share(share):
+            return False
+        write_atomic(os.path.join(share, ADDRESS_FILE), text)
+        return True
+
+    return bool(share) and _bounded(work, timeout_s) is True
+
+
+def addresses(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+    """Return node name -> address as pushed; empty where nothing is known."""
+    text = _bounded(lambda: read_trusted(os.path.join(share, ADDRESS_FILE)).decode(), timeout_s) if share else None
+    if not isinstance(text, str):
+        return {}
+    pairs = (line.split() for line in text.splitlines())
+    return {
+        pair[0]: pair[1]
+        for pair in pairs
+        if len(pair) == 2 and _NODE.fullmatch(pair[0]) and _ADDRESS.fullmatch(pair[1])
+    }
