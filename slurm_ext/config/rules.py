@@ -71,6 +71,7 @@ PATHS = frozenset(
         ("gate", "lustre_mounts"),
         ("burnin", "addresses"),
         ("topology", "source_file"),
+        ("topology", "nodes_file"),
         ("tiers", "credentials_file"),
     }
 )
@@ -123,7 +124,12 @@ class Key(NamedTuple):
             return "true or false"
         if self.kind in ("int", "float"):
             what = "a whole number" if self.kind == "int" else "a number"
-            what = self.unit if self.unit.startswith("a ") else what + (f" of {self.unit}" if self.unit else "")
+            if self.unit.startswith("a "):
+                what = self.unit
+            elif self.unit.startswith("percent"):
+                what = f"{what}, in {self.unit},"
+            elif self.unit:
+                what = f"{what} of {self.unit}"
             return f"{what} from {_number(self.low)} to {_number(self.high)}"
         return "an absolute path" if self.path else "text"
 
