@@ -10,7 +10,7 @@ import click
 from slurm_ext import events
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config import snapshot, yaml_file
-from slurm_ext.config.locate import Located, config_path, locate
+from slurm_ext.config.locate import Located, config_path, locate, trail_path
 from slurm_ext.config.meanings import MEANINGS
 from slurm_ext.config.model import Settings
 from slurm_ext.config.render import explained, value_text
@@ -125,7 +125,7 @@ def push(dry_run: bool, as_json: bool) -> None:
 def push_settings(settings: Settings, path: str) -> Settings:
     """Push settings that came from the file at `path`, with an event before and after, and return them as stamped."""
     _needs_share(settings, path)
-    log = os.path.join(settings.site.log_dir.replace("%n", os.uname().nodename), "events.jsonl")
+    log = trail_path(settings)
     told = events.Event(
         "config.push", room="config", reason=f"{path} is handed to the nodes", config=settings.source_hash
     )

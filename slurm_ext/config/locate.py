@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_ext.config import yaml_file
-from slurm_ext.config.model import Settings
+from slurm_ext.config.model import Settings, at_node
 from slurm_ext.config.rules import SECTIONS, keys
 
 DEFAULT_PATH = "/etc/fmslurm/fmslurm.yaml"
@@ -57,3 +57,8 @@ def locate(environment: Mapping[str, str] | None = None) -> Located:
 def settings() -> Settings:
     """Return the settings for a command of ours. Raise ConfigError for a file that cannot be used."""
     return locate().settings
+
+
+def trail_path(settings: Settings) -> str:
+    """Return the path of this machine's own trail of events."""
+    return os.path.join(at_node(settings.site.log_dir, os.uname().nodename.split(".")[0]), "events.jsonl")
