@@ -1,0 +1,254 @@
+"""What nvidia-smi's answer says about starting a job. Pure. Thresholds carry their source.
+
+Sources: NVIDIA's GPU memory error management guide (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt), nvidia-smi(1) for
+return codes and texts, NVML's nvml.h for recovery and fabric states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from slurm_ext.gate import xid
+from slurm_ext.gate.model import Gpu, Judged, Smi, judged
+from slurm_ext.gate.smi import pci_address
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
+
+#: NVIDIA's return criterion for pages retired by both kinds of error; the table holds 64.
+RETIRED_PAGES_LIMIT = 60
+
+#: NVSwitch fabrics register within minutes after boot; before that "In Progress" is no fault.
+FABRIC_GRACE_S = 300.0
+
+#: A GPU that was held down for more than this part of the time between two readings slows a synchronous job.
+HELD_DOWN_SHARE = 0.5
+
+#: NVLinks of one GPU in a machine with NVSwitch, by gres type. Source: NVIDIA data sheets, `nvidia-smi nvlink -s`.
+NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
+
+_PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
+_LOST = re.compile(rf"device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)")
+_INFOROM = re.compile(rf"infoROM is corrupted at gpu {_PCI}", re.I)
+
+#: What a whole answer says when there is none: text, id, verdict, action. Exit codes: nvidia-smi(1), RETURN VALUE.
+_NO_ANSWER: tuple[tuple[str, str, str, str], ...] = (
+    ("driver/library version mismatch", "gpu.driver-mismatch", FAIL, "reboot"),
+    ("couldn't communicate with the nvidia driver", "gpu.driver-not-loaded", FAIL, "drain"),
+    ("no devices were found", "gpu.missing", FAIL, "reboot"),
+    ("insufficient permissions", "gpu.smi-no-permission", UNKNOWN, "none"),
+)
+
+
+def judge(
+    smi: Smi, *, expected_gpus: int | None = None, boot_age_s: float | None = None, second: Smi | None = None
+) -> list[Judged]:
+    """Return what one answer of nvidia-smi (and a `second`, later one) says.
+
+    `expected_gpus` comes from the instance type, None where that is unknown; `boot_age_s` is seconds since boot.
+    """
+    said = _said(smi, expected_gpus)
+    if not smi.gpus:
+        return said or [
+            judged(UNKNOWN, "gpu.smi-no-answer", "node", "none", smi.said[:300] or "nvidia-smi said nothing")
+        ]
+    items = list(said)
+    items += _counted(smi, expected_gpus)
+    for gpu in smi.gpus:
+        items += _memory(gpu)
+        items += _state(gpu, type_known=expected_gpus is not None)
+    items += _fabric(smi.gpus, boot_age_s)
+    capped = [gpu.target for gpu in smi.gpus if gpu.sw_power_cap]
+    if capped:
+        items.append(judged(PASS, "gpu.sw-power-cap", "node", "none", f"at their power limit: {', '.join(capped)}"))
+    return items + (_held_down(smi, second) if second is not None else [])
+
+
+def _said(smi: Smi, expected: int | None) -> list[Judged]:
+    """Return what the words around (or in place of) the table say."""
+    if smi.timed_out:
+        if smi.gpus or (not smi.complete and smi.said):
+            return [
+                judged(
+                    UNKNOWN, "gpu.probe-output-cut", "node", "none", f"ended after {smi.elapsed_s:g} s in mid-output"
+                )
+            ]
+        return [
+            judged(UNKNOWN, "gpu.smi-timeout", "node", "drain", f"nvidia-smi gave no answer within {smi.elapsed_s:g} s")
+        ]
+    items = [
+        judged(FAIL, "gpu.lost", f"gpu@{pci_address(found[1])}", "reboot", found[0].strip())
+        for found in _LOST.finditer(smi.said)
+    ]
+    items += [
+        judged(WARN, "gpu.inforom-corrupt", f"gpu@{pci_address(found[1])}", "replace", found[0])
+        for found in _INFOROM.finditer(smi.said)
+    ]
+    lowered = smi.said.lower()
+    for text, id_, verdict, action in _NO_ANSWER:
+        if text in lowered:
+            # A node whose type has no GPU, or is not known, need not have a driver: that is no fault to drain for.
+            word = verdict if expected or verdict == UNKNOWN else UNKNOWN
+            items.append(judged(word, id_, "node", action, *smi.said.strip().splitlines()[:2]))
+    if not items and smi.exit_code not in (0, None):
+        line = (smi.said.strip().splitlines() or ["no words"])[0]
+        items.append(
+            judged(UNKNOWN, "gpu.smi-failed", "node", "none", f"nvidia-smi ended with {smi.exit_code}: {line}")
+        )
+    return items
+
+
+def _counted(smi: Smi, expected: int | None) -> list[Judged]:
+    if not smi.complete:
+        return [] if smi.timed_out else [judged(UNKNOWN, "gpu.probe-output-cut", "node", "none", "the output is cut")]
+    listed = len(smi.gpus)
+    if smi.attached is not None and listed != smi.attached and not smi.excerpt:
+        line = f"{smi.attached} GPUs are attached, {listed} are described"
+        return [judged(UNKNOWN, "gpu.list-incomplete", "node", "none", line)]
+    if expected is not None and listed < expected and not smi.excerpt:
+        return [
+            judged(FAIL, "gpu.missing", "node", "reboot", f"{listed} of {expected} GPUs of the instance type are there")
+        ]
+    return []
+
+
+def _memory(gpu: Gpu) -> list[Judged]:
+    """Return what ECC, remap and retirement say about one GPU."""
+    items = []
+    if gpu.ecc_uncorrected:
+        line = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver loaded"
+        items.append(judged(FAIL, "gpu.ecc-uncorrected", gpu.target, "reset-gpu", line))
+    if gpu.sram_threshold:
+        line = "the SRAM error threshold is exceeded, a return criterion"
+        items.append(judged(FAIL, "gpu.sram-threshold", gpu.target, "replace", line))
+    if gpu.unrepairable:
+        line = "memory that can no longer be repaired"
+        items.append(judged(FAIL, "gpu.unrepairable-memory", gpu.target, "replace", line))
+    if gpu.remap_failure:
+        line = "a row remap failed: no spare rows are left, a return criterion"
+        items.append(judged(FAIL, "gpu.row-remap-failure", gpu.target, "replace", line))
+    elif gpu.remap_pending:
+        line = "a row remap waits for the next reset; work may go on without loss of accuracy"
+        items.append(judged(WARN, "gpu.row-remap-pending", gpu.target, "reset-gpu", line))
+    elif gpu.remap_seen and gpu.remap_failure is None and gpu.mig:
+        items.append(judged(UNKNOWN, "gpu.remap-unreadable", gpu.target, "none", "the remap state is N/A under MIG"))
+    if gpu.retired_pages is not None and gpu.retired_pages >= RETIRED_PAGES_LIMIT:
+        line = f"{gpu.retired_pages} retired pages, the limit is {RETIRED_PAGES_LIMIT}"
+        items.append(judged(FAIL, "gpu.retired-pages-full", gpu.target, "replace", line))
+    elif gpu.retired_pending:
+        line = "page retirement waits for the next reset"
+        items.append(judged(WARN, "gpu.retired-pages-pending", gpu.target, "reset-gpu", line))
+    return items
+
+
+def _state(gpu: Gpu, *, type_known: bool) -> list[Judged]:
+    """Return what the driver's own wish, modes and the PCIe link say about one GPU."""
+    items = []
+    if gpu.recovery is not None and gpu.recovery.lower() != "none":
+        action = xid.RECOVERY_WORDS.get(gpu.recovery.lower())
+        line = f"the driver's recovery action is {gpu.recovery}"
+        if action is None:
+            items.append(judged(UNKNOWN, "gpu.recovery-action-unknown", gpu.target, "drain", line))
+        else:
+            items.append(judged(FAIL, "gpu.recovery-action", gpu.target, action, line))
+    if gpu.inforom_valid is False:
+        items.append(judged(WARN, "gpu.inforom-corrupt", gpu.target, "replace", "the infoROM's checksum is wrong"))
+    if gpu.mig:
+        word, action = (WARN, "warn") if type_known else (PASS, "none")
+        items.append(judged(word, "gpu.mig-enabled", gpu.target, action, "MIG is on: a job gets no whole GPU"))
+    if gpu.persistence is False:
+        line = "persistence mode is off: the driver unloads between jobs"
+        items.append(judged(WARN, "gpu.persistence-off", gpu.target, "warn", line))
+    if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max and not gpu.low_power:
+        line = f"PCIe link {gpu.pcie_width}x of {gpu.pcie_width_max}x"
+        items.append(judged(WARN, "gpu.pcie-width", gpu.target, "warn", line))
+    return items
+
+
+def _fabric(gpus: Sequence[Gpu], boot_age_s: float | None) -> list[Judged]:
+    """Return what NVSwitch registration says; without it CUDA does not initialise, though every GPU looks well."""
+    waiting = [gpu for gpu in gpus if gpu.fabric_state.lower() in ("in progress", "not started")]
+    failed = [
+        gpu
+        for gpu in gpus
+        if gpu.fabric_state.lower() == "completed" and gpu.fabric_status.lower() not in ("", "success")
+    ]
+    items = []
+    if waiting:
+        target = "node" if len(waiting) == len(gpus) else waiting[0].target
+        age = f"{boot_age_s:.0f} s after boot" if boot_age_s is not None else "at a time since boot that is not known"
+        line = f"fabric state {waiting[0].fabric_state} on {len(waiting)} GPUs {age}"
+        late = boot_age_s is not None and boot_age_s > FABRIC_GRACE_S
+        items.append(judged(FAIL if late else UNKNOWN, "gpu.fabric-not-ready", target, "drain", line))
+    if failed:
+        targets = ["node"] if len(failed) == len(gpus) else [gpu.target for gpu in failed]
+        line = f"fabric registration ended with {failed[0].fabric_status}"
+        items += [judged(FAIL, "gpu.fabric-failed", target, "drain", line) for target in targets]
+    return items
+
+
+def _held_down(first: Smi, second: Smi) -> list[Judged]:
+    """Return which GPUs were slowed by hardware between two readings: counters, since an instant bit proves little."""
+    if first.read_at_s is None or second.read_at_s is None or second.read_at_s <= first.read_at_s:
+        return []
+    interval_us = (second.read_at_s - first.read_at_s) * 1e6
+    later = {gpu.pci: gpu for gpu in second.gpus}
+    items = []
+    for gpu in first.gpus:
+        after = later.get(gpu.pci)
+        if after is None:
+            continue
+        for id_, before_us, after_us in (
+            ("gpu.hw-power-brake", gpu.power_brake_us, after.power_brake_us),
+            ("gpu.hw-thermal", gpu.hw_thermal_us, after.hw_thermal_us),
+        ):
+            grown_us = (after_us or 0) - (before_us or 0)
+            if before_us is None or after_us is None or grown_us <= 0:
+                continue
+            share = grown_us / interval_us
+            word, action = (FAIL, "drain") if share > HELD_DOWN_SHARE else (WARN, "warn")
+            line = f"held down for {share:.0%} of {interval_us / 1e6:.0f} s"
+            items.append(judged(word, id_, gpu.target, action, line))
+    return items
+
+
+def judge_nvlink(text: str, *, gpu_type: str) -> list[Judged]:
+    """Return what `nvidia-smi nvlink -s` says: every GPU must have all links of its generation, each with a speed."""
+    wanted = NVLINKS.get(gpu_type)
+    items: list[Judged] = []
+    links: dict[int, int] = {}
+    inactive: dict[int, int] = {}
+    number: int | None = None
+    for line in text.splitlines():
+        if found := re.match(r"GPU (\d+):", line):
+            number = int(found[1])
+            links[number], inactive[number] = 0, 0
+        elif number is not None and (found := re.match(r"\s*Link (\d+): (.*)", line)):
+            links[number] += 1 if re.match(r"[\d.]+ GB/s", found[2].strip()) else 0
+            inactive[number] += 0 if re.match(r"[\d.]+ GB/s", found[2].strip()) else 1
+    if not links:
+        return [judged(UNKNOWN, "gpu.nvlink-unreadable", "node", "none", text.strip()[:200])]
+    for gpu, up in links.items():
+        expected = wanted if wanted is not None else up + inactive[gpu]
+        if up < expected:
+            line = f"{up} of {expected} NVLinks are up"
+            items.append(judged(FAIL, "gpu.nvlink-down", f"gpu:{gpu}", "reset-gpu", line))
+    return items
+
+
+def judge_topo(text: str, *, gpu_type: str) -> list[Judged]:
+    """Return what `nvidia-smi topo -m` says: in a machine with NVSwitch each GPU reaches each other over all its links."""
+    wanted = NVLINKS.get(gpu_type)
+    rows = [re.split(r"\t+|\s{2,}", line.strip()) for line in text.splitlines() if re.match(r"GPU\d+\s", line)]
+    names = [row[0] for row in rows]
+    if not rows:
+        return [judged(UNKNOWN, "gpu.topology-unreadable", "node", "none", text.strip()[:200])]
+    if wanted is None:
+        return []
+    items = []
+    for row in rows:
+        cells = [cell.strip() for cell in row[1 : 1 + len(names)] if cell.strip() != "X"]
+        wrong = sorted({cell for cell in cells if cell != f"NV{wanted}"})
+        if wrong:
+            line = f"reaches others over {', '.join(wrong)} in place of NV{wanted}"
+            items.append(judged(FAIL, "gpu.nvlink-topology", f"gpu:{row[0][3:]}", "reset-gpu", line))
+    return items

@@ -1,0 +1,131 @@
+"""Kernel messages in whatever form a tool printed them, as KernelLine. Pure parsers that never raise on odd text.
+
+Forms: raw /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), dmesg in every time style of dmesg(1), `journalctl -k`
+as text and as JSON lines (systemd.journal-fields(7)), syslog files (RFC 3164 and RFC 3339 time), and bare messages.
+Only what the kernel itself said counts as a driver's message: a user can write `NVRM: Xid` with logger(1).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from slurm_ext.gate.model import KernelLine
+
+_KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)")
+_SECONDS = re.compile(r"\[\s*(\d+\.\d+)\]\s?(.*)")
+_CTIME = re.compile(r"\[?(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]?\s(.*)")
+_ISO = re.compile(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?\]?\s+(.*)")
+_DECODED = re.compile(r"(kern|user|daemon|syslog|auth|local\d|[a-z]+)\s*:(\w+)\s*:\s(.*)")
+_PRIORITY = re.compile(r"<(\d+)>(.*)")
+_RFC3164 = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)")
+_TAGGED = re.compile(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)")
+
+
+def parse(text: str) -> list[KernelLine]:
+    """Return the kernel's messages in a text of any of the forms, in order; lines of other programs keep their tag."""
+    return [line for raw in text.splitlines() if (line := parse_line(raw)) is not None]
+
+
+def parse_line(raw: str) -> KernelLine | None:
+    """Return one message, or None for an empty line, a continuation, or another facility's record."""
+    if not raw.strip() or (raw.startswith(" ") and "=" in raw):  # kmsg keeps ` KEY=value` lines below a record
+        return None
+    if raw.startswith("{"):
+        return _journal(raw)
+    if found := _KMSG.fullmatch(raw):
+        # Facility 0 is the kernel; anything else was written into /dev/kmsg by a program.
+        return KernelLine(found[4], int(found[3]) / 1e6, True) if int(found[1]) >> 3 == 0 else None
+    if found := _PRIORITY.match(raw):
+        if int(found[1]) >> 3:
+            return None
+        raw = found[2]
+    if found := _DECODED.match(raw):
+        if found[1] != "kern":
+            return None
+        raw = found[3]
+    return _timed(raw)
+
+
+def _timed(raw: str) -> KernelLine:
+    if found := _SECONDS.match(raw):
+        return KernelLine(found[2], float(found[1]), True)
+    if found := _CTIME.match(raw):
+        return KernelLine(_untagged(found[2]), _epoch(found[1], "%a %b %d %H:%M:%S %Y"))
+    if found := _ISO.match(raw):
+        at = _epoch(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S")
+        if at is not None:
+            at += float(f"0.{found[3] or 0}") - _offset_s(found[4] or "")
+        return KernelLine(_untagged(found[5]), at)
+    if found := _RFC3164.match(raw):  # no year in it: the time cannot be placed
+        return KernelLine(_message(found[1], found[2] or "", found[3]))
+    return KernelLine(raw.strip())
+
+
+def _untagged(text: str) -> str:
+    """Return what the kernel said in `host kernel: message`; another program's line keeps its name in front."""
+    found = _TAGGED.match(text)
+    if found is None or " " in text[: found.start(1) - 1] or text.startswith("NVRM: "):
+        return text
+    if found[1] != "kernel" and not found[2]:
+        return text  # `infiniband rdmap79s0: ...` is the kernel's own, not a host and a program
+    return _message(found[1], found[2] or "", found[3])
+
+
+def _message(tag: str, pid: str, message: str) -> str:
+    if tag != "kernel":
+        return f"{tag}{pid}: {message}"
+    inner = _SECONDS.match(message)
+    return inner[2] if inner else message
+
+
+def _journal(raw: str) -> KernelLine | None:
+    try:
+        record = json.loads(raw)
+        message = record["MESSAGE"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if isinstance(message, list):  # the journal gives text that is no UTF-8 as a list of bytes
+        try:
+            message = bytes(message).decode("utf-8", "replace")
+        except (ValueError, TypeError):
+            return None
+    if record.get("_TRANSPORT", "kernel") != "kernel" or not isinstance(message, str):
+        return None
+    stamp = str(record.get("__REALTIME_TIMESTAMP", ""))
+    return KernelLine(message, int(stamp) / 1e6 if stamp.isdigit() else None, False, str(record.get("_BOOT_ID", "")))
+
+
+def _epoch(text: str, form: str) -> float | None:
+    import time  # here, since the live path reads raw records only and strptime costs 5 ms at import
+    from calendar import timegm
+
+    try:
+        return float(timegm(time.strptime(text, form)))
+    except ValueError:
+        return None
+
+
+def _offset_s(zone: str) -> float:
+    if zone in ("", "Z"):
+        return 0.0
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    return (-1.0 if zone[0] == "-" else 1.0) * (hours * 3600 + minutes * 60)
+
+
+def kmsg_gap(records: Iterable[str]) -> bool:
+    """Say whether raw records begin later than the boot: the first sequence number is not 0, so the ring has wrapped."""
+    for raw in records:
+        if found := _KMSG.fullmatch(raw):
+            return int(found[2]) > 0
+    return False
+
+
+def same_boot(line: KernelLine, boot_id: str, boot_time_s: float | None) -> bool:
+    """Say whether a message belongs to this boot, as far as can be told; what cannot be told counts as this boot's."""
+    if line.boot_id and boot_id:
+        return line.boot_id.replace("-", "") == boot_id.replace("-", "")
+    if boot_time_s is not None and line.at_s is not None and not line.since_boot:
+        return line.at_s >= boot_time_s - 1
+    return True

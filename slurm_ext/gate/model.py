@@ -1,0 +1,125 @@
+"""What the gate knows of a node (facts, units in the names) and what it makes of one fact (Judged). None means not known.
+
+Standard library only, NamedTuples for their import cost: hooks import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict, strongest
+
+
+class Gpu(NamedTuple):
+    """One GPU as nvidia-smi tells it. Words are nvidia-smi's own; None: the field was absent, N/A or unreadable."""
+
+    number: int | None = None  # nvidia-smi's index
+    pci: str = ""  # domain:bus:device, lower case, four-digit domain
+    minor: int | None = None
+    persistence: bool | None = None
+    mig: bool | None = None
+    recovery: str | None = None  # gpu_recovery_action: None, Reset, Reboot, ...
+    ecc_uncorrected: int | None = None  # volatile: since the driver loaded
+    sram_threshold: bool | None = None
+    unrepairable: bool | None = None
+    remap_pending: bool | None = None
+    remap_failure: bool | None = None
+    remap_seen: bool = False  # the remap fields were in the output, readable or not
+    retired_pages: int | None = None
+    retired_pending: bool | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    low_power: bool | None = None  # in a performance state where links may be narrowed to save power
+    fabric_state: str = ""
+    fabric_status: str = ""
+    sw_power_cap: bool | None = None
+    power_brake_us: int | None = None  # time held down since the driver loaded
+    hw_thermal_us: int | None = None
+    inforom_valid: bool | None = None
+
+    @property
+    def target(self) -> str:
+        """Return the finding target: by index where one is known, else by address."""
+        return f"gpu:{self.number}" if self.number is not None else f"gpu@{self.pci}"
+
+
+class Smi(NamedTuple):
+    """One run of nvidia-smi. `attached` is its own count of GPUs; `complete` is false where the text ends too early."""
+
+    gpus: tuple[Gpu, ...] = ()
+    attached: int | None = None
+    complete: bool = True
+    excerpt: bool = False  # the text itself says that parts were left out
+    exit_code: int | None = 0
+    timed_out: bool = False
+    elapsed_s: float = 0.0
+    said: str = ""  # stderr, and stdout where it is no table
+    read_at_s: float | None = None  # when, where the output has a time
+
+
+class KernelLine(NamedTuple):
+    """One kernel message. `at_s` is seconds since the epoch or, with `since_boot`, since boot; None where unknown."""
+
+    text: str
+    at_s: float | None = None
+    since_boot: bool = False
+    boot_id: str = ""
+
+
+class Probe(NamedTuple):
+    """What a bounded child found out about one folder or mount: `error` is the errno name, "timeout", or empty."""
+
+    path: str
+    error: str = ""
+    free_percent: float | None = None
+    seconds: float = 0.0
+
+
+class Facts(NamedTuple):
+    """Everything one local check gathered; a part that could not be read is None and its reason stands in `unread`."""
+
+    smi: Smi | None = None
+    compute_pids: tuple[int, ...] | None = None
+    kernel: tuple[KernelLine, ...] | None = None
+    kernel_lost: bool = False  # older messages of this boot have left the ring
+    boot_id: str = ""
+    efa_devices: int | None = None
+    mounts: tuple[str, ...] | None = None
+    scratch: tuple[Probe, ...] = ()
+    lustre: tuple[Probe, ...] = ()
+    clock_synchronised: bool | None = None
+    instance_type: str = ""
+    unread: tuple[str, ...] = ()
+
+
+class Judged(NamedTuple):
+    """One finding and what it means for a job that wants to start: `verdict` is pass, warn, fail or unknown.
+
+    Advice and verdict are two things: a reset that waits for an idle node is a warning with the action reset-gpu.
+    """
+
+    finding: Finding
+    verdict: str
+
+
+def judged(verdict: str, id_: str, target: str, action: str, *evidence: str) -> Judged:
+    """Return a Judged finding; evidence is kept as given, without empty lines."""
+    return Judged(Finding(id_, target, action, tuple(line for line in evidence if line)), verdict)
+
+
+def conclude(items: Iterable[Judged], *, rule: str = "gate") -> Verdict:
+    """Return the verdict over all: one failure fails, else one unknown is unknown, else one warning warns, else pass."""
+    listed = tuple(items)
+    findings = tuple(item.finding for item in listed)
+    for word in (FAIL, UNKNOWN, WARN):
+        decisive = strongest(item.finding for item in listed if item.verdict == word)
+        if decisive is not None:
+            said = f": {decisive.evidence[0]}" if decisive.evidence else ""
+            return Verdict(word, findings, f"{decisive.id} on {decisive.target}{said}", decisive.id)
+    return Verdict(PASS, findings, "nothing speaks against starting a job", rule)
+
+
+def decisive(verdict: Verdict) -> Finding | None:
+    """Return the finding that decided a verdict, or None where none did (pass)."""
+    return strongest(finding for finding in verdict.findings if finding.id == verdict.rule)

@@ -1,0 +1,186 @@
+"""Judge a captured folder (case.json and files) by the very rules of the live gate. Groups not built answer unknown.
+
+The right answer that a folder may carry is never read: a judge that could see it would prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from calendar import timegm
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from slurm_ext.aws import catalogue
+from slurm_ext.errors import UsageError
+from slurm_ext.gate import gpu_rules, kernel_log, kernel_rules, smi
+from slurm_ext.gate.model import Judged, Smi, conclude, judged
+from slurm_ext.verdict import UNKNOWN, Verdict
+
+#: No capture of a node is larger; what is, is refused rather than read into memory.
+FILE_MAX_BYTES = 64 << 20
+
+
+class Case(NamedTuple):
+    """One folder: group, EC2 type or nothing, texts by role, and the context (see the README of the captures)."""
+
+    path: str
+    group: str
+    instance_type: str
+    texts: Mapping[str, str]
+    context: Mapping[str, Any]
+
+    @property
+    def expected_gpus(self) -> int | None:
+        """Return how many GPUs the instance type has, None where the type is not known."""
+        row = catalogue.find(self.instance_type)
+        return row.gpus if row else None
+
+    @property
+    def gpu_type(self) -> str:
+        """Return the gres type of the instance's GPUs, or nothing."""
+        row = catalogue.find(self.instance_type)
+        return row.gpu_type if row else ""
+
+    def time_s(self, key: str) -> float | None:
+        """Return a time of the context as seconds since the epoch, None where it is absent or no time."""
+        return parse_time(str(self.context.get(key, "")))
+
+
+def parse_time(text: str) -> float | None:
+    """Return an ISO 8601 time as seconds since the epoch, None where it is none."""
+    try:
+        return float(timegm(datetime.fromisoformat(text.replace("Z", "+00:00")).utctimetuple()))
+    except ValueError:
+        return None
+
+
+def load(path: str) -> Case:
+    """Read a folder. Raise UsageError where it is no case, naming the file."""
+    try:
+        described = json.loads(_text(path, "case.json"))
+        files = described["files"]
+        texts = {str(role): _text(path, str(name)) for role, name in files.items()}
+        context = json.loads(texts.pop("context", "{}"))
+        if not isinstance(context, dict):
+            raise ValueError("the context is no object")
+        return Case(path, str(described["group"]), str(described.get("instance_type") or ""), texts, context)
+    except OSError as exc:
+        raise UsageError(f"{exc.filename or path}: {exc.strerror}") from exc
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise UsageError(f"{path}: case.json or context cannot be used: {exc!r}") from exc
+
+
+def _text(folder: str, name: str) -> str:
+    if os.path.basename(name) != name or not name:
+        raise ValueError(f"{name!r} is no file of this folder")
+    with open(os.path.join(folder, name), encoding="utf-8", errors="replace", newline="") as stream:
+        text = stream.read(FILE_MAX_BYTES + 1)
+    if len(text) > FILE_MAX_BYTES:
+        raise ValueError(f"{name} is larger than {FILE_MAX_BYTES >> 20} MiB")
+    return text
+
+
+def judge(path: str) -> Verdict:
+    """Return the verdict over one folder. Raise UsageError where it cannot be read."""
+    case = load(path)
+    built: dict[str, Callable[[Case], list[Judged]]] = {"gpu": _gpu, "kernel": _kernel}
+    if case.group in built:
+        return conclude(built[case.group](case), rule=f"replay.{case.group}")
+    if case.group in ("nccl", "perf"):
+        return _burnin(path)
+    return Verdict(UNKNOWN, (), f"captures of group {case.group} cannot be judged yet", "replay.not-built")
+
+
+def _burnin(path: str) -> Verdict:
+    """Ask the burn-in room, which knows NCCL's logs; found by name, since rooms do not import one another."""
+    try:
+        room = import_module("slurm_ext.burnin.replay")
+    except ImportError:
+        return Verdict(UNKNOWN, (), "the burn-in room cannot judge captures yet", "replay.not-built")
+    verdict = room.judge(path)
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def _run_of(case: Case, parsed: Smi) -> Smi:
+    """Return the parsed output with how its run ended, and with what stood in the other stream."""
+    code = case.context.get("exit_code", 0)
+    return parsed._replace(
+        exit_code=code if isinstance(code, int) else None,
+        timed_out=bool(case.context.get("timed_out", False)),
+        elapsed_s=float(case.context.get("elapsed_s") or 0.0),
+        said="\n".join(part for part in (parsed.said, case.texts.get("stderr", "")) if part.strip()),
+    )
+
+
+def _parse_smi(text: str) -> Smi:
+    """Return the answer in a text whose form is not told."""
+    head = text.lstrip()[:200]
+    if head.startswith("<"):
+        return smi.parse_xml(text)
+    if "NVSMI LOG" in text[:400] or "Attached GPUs" in text[:2000]:
+        return smi.parse_text(text)
+    return smi.parse_csv(text) if text.strip() else Smi(complete=False)
+
+
+def _gpu(case: Case) -> list[Judged]:
+    texts = case.texts
+    items: list[Judged] = []
+    asked = False
+    now, boot = case.time_s("now"), case.time_s("boot_time")
+    boot_age_s = now - boot if now is not None and boot is not None else None
+    second = smi.parse_csv(texts["smi_csv_second"]) if "smi_csv_second" in texts else None
+    for role in ("smi_q_xml", "smi_q_text", "smi_csv", "smi_csv_loaded", "stdout"):
+        if role not in texts:
+            continue
+        asked = True
+        run = _run_of(case, _parse_smi(texts[role]))
+        items += gpu_rules.judge(
+            run,
+            expected_gpus=case.expected_gpus,
+            boot_age_s=boot_age_s,
+            second=second if role == "smi_csv" else None,
+        )
+    if "stderr" in texts and "stdout" not in texts and not asked:
+        asked = True
+        items += gpu_rules.judge(_run_of(case, Smi(complete=False)), expected_gpus=case.expected_gpus)
+    if "nvlink" in texts:
+        asked = True
+        items += gpu_rules.judge_nvlink(texts["nvlink"], gpu_type=case.gpu_type)
+    if "topo" in texts:
+        asked = True
+        items += gpu_rules.judge_topo(texts["topo"], gpu_type=case.gpu_type)
+    if not asked:
+        items.append(judged(UNKNOWN, "gpu.no-probe", "node", "none", "no file of a kind that can be judged"))
+    return _once(items)
+
+
+def _kernel(case: Case) -> list[Judged]:
+    logs = [case.texts[role] for role in ("kmsg", "dmesg", "journal", "syslog") if role in case.texts]
+    if not logs:
+        return [judged(UNKNOWN, "kernel.no-log", "node", "none", "no kernel log in this capture")]
+    lines = [line for text in logs for line in kernel_log.parse(text)]
+    recovery = None
+    if "smi_csv" in case.texts:
+        read = smi.parse_csv(case.texts["smi_csv"])
+        recovery = {gpu.pci: gpu.recovery or "none" for gpu in read.gpus if gpu.recovery is not None}
+    boot_time_s = case.time_s("boot_time")
+    items = kernel_rules.judge(
+        lines, boot_id=str(case.context.get("boot_id", "")), boot_time_s=boot_time_s, recovery=recovery
+    )
+    whole_boot = boot_time_s is not None and ("now" in case.context or "ring_bytes" in case.context)
+    if whole_boot and kernel_rules.lost_beginning(lines, boot_time_s):
+        line = "the log begins long after boot: earlier messages of this boot are gone"
+        items.append(judged(UNKNOWN, "kernel.log-incomplete", "node", "none", line))
+    return items
+
+
+def _once(items: list[Judged]) -> list[Judged]:
+    """Return each id and target once: two views of one run say the same thing twice."""
+    kept: dict[tuple[str, str], Judged] = {}
+    for item in items:
+        kept.setdefault((item.finding.id, item.finding.target), item)
+    return list(kept.values())
