@@ -15,15 +15,20 @@ import pytest
 
 from slurm_ext.lab import standins
 
-SYMBOLS = """
-cuInit cuDriverGetVersion cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceGetUuid cuDeviceGetUuid_v2
-cuDeviceGetPCIBusId cuDeviceTotalMem_v2 cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease
-cuDevicePrimaryCtxRelease_v2 cuCtxSetCurrent cuCtxGetCurrent cuCtxSynchronize cuStreamCreate cuStreamQuery
-cuStreamSynchronize cuStreamDestroy_v2 cuStreamWaitEvent cuEventCreate cuEventRecord cuEventQuery cuEventSynchronize
-cuEventElapsedTime cuEventDestroy_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2
-cuMemcpyDtoHAsync_v2 cuMemsetD8_v2 cuMemsetD32_v2 cuMemsetD8Async cuMemsetD32Async cuMemGetInfo_v2 cuModuleLoadData
-cuModuleUnload cuModuleGetFunction cuLaunchKernel cuGetErrorName cuGetErrorString fmcuda_stream_enqueue
-""".split()
+# fmt: off
+SYMBOLS = [
+    "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid",
+    "cuDeviceGetUuid_v2", "cuDeviceGetPCIBusId", "cuDeviceTotalMem_v2", "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", "cuCtxSetCurrent",
+    "cuCtxGetCurrent", "cuCtxSynchronize", "cuStreamCreate", "cuStreamQuery", "cuStreamSynchronize",
+    "cuStreamDestroy_v2", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord", "cuEventQuery",
+    "cuEventSynchronize", "cuEventElapsedTime", "cuEventDestroy_v2", "cuMemAlloc_v2", "cuMemFree_v2",
+    "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8_v2",
+    "cuMemsetD32_v2", "cuMemsetD8Async", "cuMemsetD32Async", "cuMemGetInfo_v2", "cuModuleLoadData",
+    "cuModuleUnload", "cuModuleGetFunction", "cuLaunchKernel", "cuGetErrorName", "cuGetErrorString",
+    "fmcuda_stream_enqueue",
+]
+# fmt: on
 
 PTX = """
 .version 8.0
@@ -188,7 +193,7 @@ def test_memory_is_checked_and_copies_are_exact(child: Child, node: Callable[...
         cuda.cuMemGetInfo_v2(byref(free), byref(total))
         say(free.value, total.value, alloc(200 << 30), cuda.cuMemFree_v2(pointer), cuda.cuMemFree_v2(pointer))
     """
-    said = child(text, node(gpu__memory_mib=1000, gpu__0__memory_used_mib=100))
+    said = child(text, node(gpu_memory_mib=1000, gpu__0__memory_used_mib=100))
     assert said[0] == [201]
     assert said[1] == [0, 0]
     assert said[2] == [True]

@@ -197,17 +197,37 @@ static void read_nccl(const struct table *table, struct fm_hardware *hardware)
     copy_text(hardware->nccl_provider, sizeof hardware->nccl_provider, text_of(table, "nccl.provider", "efa"));
 }
 
+struct product {
+    const char *type, *model; /* Slurm's gres type, nvidia-smi's product name */
+    int compute, nvlinks;
+};
+
+static const struct product products[] = {
+    {"h100", "NVIDIA H100 80GB HBM3", 90, 18}, {"h200", "NVIDIA H200", 90, 18},
+    {"b200", "NVIDIA B200", 100, 18},          {"b300", "NVIDIA B300 SXM6 AC", 103, 18},
+    {"a100", "NVIDIA A100-SXM4-40GB", 80, 12}, {"l40s", "NVIDIA L40S", 89, 0},
+};
+
+static struct product product_of(const char *type)
+{
+    for (unsigned i = 0; i < sizeof products / sizeof *products; i++)
+        if (!strcmp(products[i].type, type))
+            return products[i];
+    return products[0];
+}
+
 static void interpret(const struct table *table, const char *path, struct fm_hardware *hardware)
 {
     char host[65] = "localhost", root[PATH_MAX];
     gethostname(host, sizeof host - 1);
+    struct product product = product_of(text_of(table, "gpu_type", "h100"));
     memset(hardware, 0, sizeof *hardware);
     hardware->found = !number_of(table, "driver.missing", 0);
     copy_text(hardware->node, sizeof hardware->node, text_of(table, "node", host));
     copy_text(hardware->type, sizeof hardware->type, text_of(table, "type", "p5.48xlarge"));
-    copy_text(hardware->model, sizeof hardware->model, text_of(table, "gpu.model", "NVIDIA H100 80GB HBM3"));
+    copy_text(hardware->model, sizeof hardware->model, text_of(table, "gpu.model", product.model));
     copy_text(hardware->driver_version, sizeof hardware->driver_version,
-              text_of(table, "driver.version", "570.172.08"));
+              text_of(table, "driver", "570.133.20"));
     copy_text(root, sizeof root, path);
     for (int up = 0; up < 3; up++) { /* hardware.env, fmslurm-lab, etc */
         char *slash = strrchr(root, '/');
@@ -217,11 +237,11 @@ static void interpret(const struct table *table, const char *path, struct fm_har
     copy_text(hardware->root, sizeof hardware->root, text_of(table, "root", root));
     hardware->driver_init_error = (int)number_of(table, "driver.init_error", 0);
     hardware->cuda_version = (int)number_of(table, "cuda.version", 12080);
-    hardware->compute = (int)number_of(table, "gpu.compute", 90);
+    hardware->compute = (int)number_of(table, "gpu.compute", product.compute);
     hardware->cuda_hang_init = word_in(text_of(table, "cuda.hang", ""), "init");
     hardware->smi_hang = number_of(table, "smi.hang", 0) != 0;
-    hardware->memory_mib = number_of(table, "gpu.memory_mib", 81559);
-    hardware->nvlinks = (int)number_of(table, "gpu.nvlinks", 18);
+    hardware->memory_mib = number_of(table, "gpu_memory_mib", 81559);
+    hardware->nvlinks = (int)number_of(table, "gpu.nvlinks", product.nvlinks);
     hardware->efa = (int)number_of(table, "efa", 32);
     read_nccl(table, hardware);
     long long gpus = number_of(table, "gpus", 0);
