@@ -152,7 +152,7 @@ def _converse(
                 truncated = truncated or room < len(chunk)
                 collected[key.data] += chunk[: max(room, 0)]
             # A daemon that the program left behind may hold the pipes open for ever: its own end is enough for us.
-            if child.poll() is not None and not selector.select(0.05):
+            if selector.get_map() and child.poll() is not None and not selector.select(0.05):
                 break
     return (bytes(collected["out"]), bytes(collected["err"])), truncated, False
 
