@@ -1,0 +1,133 @@
+"""`fmslurm lab`: bring a lab up, look at it, run in it, break it, heal it, take it down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from slurm_ext.lab import model
+from slurm_ext.lab.cluster import Lab
+from slurm_ext.lab.model import LabOptions
+
+
+def _say(line: str) -> None:
+    click.echo(f"lab: {line}", err=True)
+
+
+_dir = click.option(
+    "--dir",
+    "directory",
+    default=model.DEFAULT_DIR,
+    show_default=True,
+    envvar="FMSLURM_LAB_DIR",
+    help="folder of the lab",
+)
+
+
+@click.group()
+def lab() -> None:
+    """A real Slurm on this machine with simulated hardware."""
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    # SIGTERM and SIGHUP clean up as Ctrl-C does.
+    raise SystemExit(128 + number)
+
+
+@lab.command()
+@_dir
+@click.option("-n", "--nodes", default=8, show_default=True, help="how many nodes")
+@click.option("--prefix", default="", help="put before every host name")
+@click.option("--type", "instance_type", default="p5.48xlarge", show_default=True, help="what the nodes play")
+@click.option("--mode", type=click.Choice(["auto", *model.MODES]), default="auto", show_default=True)
+@click.option("--cgroup", is_flag=True, help="proctrack/cgroup (cgroup v1) in place of proctrack/linuxproc")
+@click.option(
+    "--ready", is_flag=True, help="with gres and topology, as `gres generate` and `topology generate` leave it"
+)
+@click.option("--s3", type=click.Choice(["wait", "background", "off"]), default="wait", show_default=True)
+@click.option("--timeout", "timeout_s", default=90.0, show_default=True, help="seconds until every node must be up")
+def up(
+    directory: str,
+    nodes: int,
+    prefix: str,
+    instance_type: str,
+    mode: str,
+    cgroup: bool,
+    ready: bool,
+    s3: str,
+    timeout_s: float,
+) -> None:
+    """Bring a lab up: slurmctld, a slurmd for each node, a munged and an S3 server of its own."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s)
+    made = Lab.up(options, _say)
+    click.echo(f"lab: up. `. {made.dir}/env.sh` or `fmslurm lab run -- CMD` speaks to it", err=True)
+
+
+@lab.command()
+@_dir
+@click.option("--json", "as_json", is_flag=True, help="as one JSON object")
+def status(directory: str, as_json: bool) -> None:
+    """Show what the lab has, what of it lives, and which faults are on."""
+    found = Lab.load(directory).status()
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{found['dir']}: Slurm {found['slurm_version']}, {found['mode']} ({found['why_mode']})")
+    click.echo(found["simulated"])
+    daemons = ", ".join(f"{name} {'lives' if lives else 'is dead'}" for name, lives in found["head"]["alive"].items())
+    click.echo(f"{found['head']['name']} {found['head']['address']}: {daemons}; stand-ins {found['standins']}")
+    for node in found["nodes"]:
+        faults = f"  faults: {', '.join(node['faults'])}" if node["faults"] else ""
+        lives = "" if node["slurmd"] else "  slurmd is dead"
+        click.echo(f"{node['name']:<8} {node['address']:<15} {node['instance_id']} {node['state']}{lives}{faults}")
+
+
+@lab.command(context_settings={"ignore_unknown_options": True})
+@_dir
+@click.option("--node", help="inside this node's namespaces (`head` is one, too)")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(directory: str, node: str | None, argv: tuple[str, ...]) -> None:
+    """Run a command in the lab's environment: `fmslurm lab run --node n3 -- CMD`."""
+    made = Lab.load(directory)
+    # The caller's environment stays (TERM, HOME); what points to a Slurm points to the lab's. The command takes our
+    # place, so its signals, its terminal and its exit code are its own.
+    env = {**os.environ, **made.env(node), "PATH": f"{made.dir}/bin:{os.environ.get('PATH', os.defpath)}"}
+    words = made.argv(argv, node)
+    sys.stdout.flush()
+    try:
+        os.execvpe(words[0], words, env)  # noqa: S606  no shell on purpose
+    except FileNotFoundError:
+        click.echo(f"fmslurm: no program {words[0]}", err=True)
+        raise click.exceptions.Exit(127) from None
+
+
+@lab.command()
+@_dir
+@click.option("--node", help="only this node's slurmd")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="seconds until all must be up again")
+def restart(directory: str, node: str | None, timeout_s: float) -> None:
+    """Restart slurmctld and the slurmds, and wait until all nodes are up again; jobs live on."""
+    Lab.load(directory).restart(node, timeout_s=timeout_s)
+
+
+@lab.command()
+@_dir
+@click.option("--keep-logs", is_flag=True, help="leave the folder with its logs")
+def down(directory: str, keep_logs: bool) -> None:
+    """Take the lab down, whatever state it is in, and leave nothing: no process, namespace, link, mount or file."""
+    from slurm_ext.lab import clean
+
+    path = os.path.realpath(directory)
+    if not os.path.isdir(path):
+        click.echo(f"lab: nothing in {path}", err=True)
+        return
+    with clean.lock(path):
+        clean.down(path, keep_logs=keep_logs)
+    click.echo(f"lab: {path} is down, nothing of it is left", err=True)

@@ -1,0 +1,140 @@
+"""Taking a lab down, whatever state it is in: what it made is found by journal, mark and name, ended, and looked for again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_ext import command
+from slurm_ext.errors import LackingError, PartlyDoneError, UsageError
+from slurm_ext.lab import journal, network, process
+
+#: Held while a lab is going up or down; the kernel lets go of it when its holder dies.
+LOCK = ".lock"
+
+#: Removing files is bounded by their number, killing by this: what is left then is reported.
+KILL_S = 15.0
+
+
+@contextlib.contextmanager
+def lock(directory: str, *, create: bool = False) -> Iterator[None]:
+    """Be the only one that takes this lab up or down. Raise LackingError without a folder, UsageError where it is held."""
+    if create:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+    try:
+        descriptor = os.open(Path(directory) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise LackingError(f"no lab in {directory}: {exc.strerror}", remedy="Name its folder with --dir") from exc
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(descriptor)
+        raise UsageError(f"the lab in {directory} is going up or down at this moment", remedy="Wait for it") from exc
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def processes(directory: str) -> list[process.Found]:
+    """Return every process of the lab; see `process.marked` for what counts as one."""
+    home = Path(directory)
+    return process.marked(directory, [*home.glob("run/*.pid"), *home.glob("nodes/*/run/*.pid")])
+
+
+def running(directory: str) -> bool:
+    """Say whether any process of a lab in this folder lives."""
+    return bool(process.marked(directory))
+
+
+def leftovers(directory: str) -> list[str]:
+    """Return, in words, what a lab has outside its folder at this moment: processes, links, mounts, control groups."""
+    found = [f"process {p.pid.pid} ({p.name})" for p in processes(directory)]
+    for entry in journal.read(directory):
+        if entry["make"] == "link":
+            found += [f"link {name}" for name in network.links_of_host(entry["name"])]
+        if entry["make"] == "cgroup" and os.path.isdir(entry["path"]):
+            found.append(f"control group {entry['path']}")
+    return found + [f"mount {point}" for point in mounts_below(directory)]
+
+
+def mounts_below(directory: str) -> list[str]:
+    """Return mount points in or below a folder, deepest first."""
+    points = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        point = line.split()[1].encode().decode("unicode_escape")
+        if point == directory or point.startswith(directory + "/"):
+            points.append(point)
+    return sorted(points, reverse=True)
+
+
+def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) -> None:
+    """Remove everything a lab made, and its folder; a second run does nothing. The caller holds the lock.
+
+    `keep_logs` leaves the log folder, `keep_folder` the empty folder and its lock. Raise UsageError where the folder is
+    no lab's, PartlyDoneError naming what could not be removed.
+    """
+    entries = journal.read(directory)
+    if not entries:
+        if set(os.listdir(directory)) - {LOCK}:
+            raise UsageError(f"{directory} holds no lab", remedy="Name a lab's folder with --dir")
+        if not keep_folder:
+            _remove(directory)
+        return
+    # Twice: a process that was being started when we looked appears in the second look.
+    for _ in range(2):
+        _end_processes(directory)
+    for entry in entries:
+        if entry["make"] == "link":
+            network.remove_link(entry["name"])
+        if entry["make"] == "cgroup":
+            _remove_control_group(entry["path"])
+    for point in mounts_below(directory):
+        command.run(["umount", "--lazy", point], timeout_s=10.0)
+    if left := leftovers(directory):
+        raise PartlyDoneError(f"still there: {', '.join(left[:10])}", remedy="Run `fmslurm lab down` again")
+    _empty(directory, keep={LOCK, journal.NAME, *(("log",) if keep_logs else ())})
+    (Path(directory) / journal.NAME).unlink(missing_ok=True)
+    if not keep_folder and not keep_logs:
+        _remove(directory)
+    elif keep_logs:
+        (Path(directory) / LOCK).unlink(missing_ok=True)
+
+
+def _end_processes(directory: str) -> None:
+    deadline = time.monotonic() + KILL_S
+    while (found := processes(directory)) and time.monotonic() < deadline:
+        process.kill([p.pid for p in found], timeout_s=5.0, number=signal.SIGKILL)
+
+
+def _remove_control_group(path: str) -> None:
+    deadline = time.monotonic() + 5.0
+    for folder, _, _ in os.walk(path, topdown=False):
+        while os.path.isdir(folder):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.05)
+
+
+def _empty(directory: str, *, keep: set[str]) -> None:
+    for entry in os.scandir(directory):
+        if entry.name in keep:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+def _remove(directory: str) -> None:
+    (Path(directory) / LOCK).unlink(missing_ok=True)
+    os.rmdir(directory)

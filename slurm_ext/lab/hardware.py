@@ -1,0 +1,181 @@
+"""The simulated hardware of one node: its file trees under a root, and the state that the stand-in libraries read.
+
+`hardware.env` (`key=value` lines) is what the C stand-ins and nvidia-smi read on every call, `hardware.json` the same for
+Python. Both are replaced whole, so a reader never sees half a fault. Values are typical of the type, not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_ext.aws.catalogue import InstanceType
+
+STATE = "etc/fmslurm-lab/hardware.env"
+KERNEL_LOG = "var/log/kmsg.log"
+CHRONY = "etc/fmslurm-lab/chronyc-tracking.txt"
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+DRIVER = "570.133.20"
+
+#: PCI buses of the eight GPUs of a p5.48xlarge, as its kernel logs show them; four of them where a type has four.
+_GPU_BUSES = (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)
+
+#: EFA's counters per port (kernel driver efa, efa_verbs.c) that a health check reads.
+_PORT_COUNTERS = (
+    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
+    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events"),
+    *("unresponsive_remote_events", "impaired_remote_conn_events"),
+)
+_DEVICE_COUNTERS = {
+    **{"submitted_cmds": 108, "completed_cmds": 108, "cmds_err": 0, "no_completion_cmds": 0, "keep_alive_rcvd": 87},
+    **{"alloc_pd_err": 0, "create_qp_err": 0, "create_cq_err": 0, "reg_mr_err": 0, "mmap_err": 0},
+}
+
+_CLOCK = """Reference ID    : A9FEA97B (169.254.169.123)
+Stratum         : {stratum}
+Ref time (UTC)  : {time}
+System time     : {offset} seconds slow of NTP time
+Last offset     : -0.000000922 seconds
+RMS offset      : 0.000002110 seconds
+Frequency       : 3.211 ppm slow
+Residual freq   : -0.001 ppm
+Skew            : 0.012 ppm
+Root delay      : 0.000412110 seconds
+Root dispersion : 0.000101220 seconds
+Update interval : 16.1 seconds
+Leap status     : {leap}
+"""
+
+
+def pci_address(gpu: int) -> str:
+    """Return the PCI address of GPU `gpu`, as nvidia-smi prints it in the kernel's short form."""
+    return f"0000:{_GPU_BUSES[gpu]:02x}:00.0"
+
+
+def initial_state(row: InstanceType, node: str, instance_id: str) -> dict[str, str]:
+    """Return hardware.env of a healthy node."""
+    state = {
+        "type": row.name,
+        "node": node,
+        "instance_id": instance_id,
+        "gpus": str(row.gpus),
+        "gpu_type": row.gpu_type,
+        "gpu_memory_mib": str(row.gpu_memory_mib),
+        "efa": str(row.efa_devices),
+        "driver": DRIVER,
+    }
+    for gpu in range(row.gpus):
+        state[f"gpu.{gpu}.pci"] = pci_address(gpu)
+    return state
+
+
+def read_state(root: Path) -> dict[str, str]:
+    """Return a node's hardware.env."""
+    lines = (root / STATE).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def write_state(root: Path, state: Mapping[str, str]) -> None:
+    """Replace hardware.env and hardware.json, each whole."""
+    path = root / STATE
+    _replace(path, "".join(f"{key}={value}\n" for key, value in state.items()))
+    _replace(path.with_suffix(".json"), json.dumps(state, indent=1) + "\n")
+
+
+def kernel_says(root: Path, text: str, *, priority: int = 4) -> None:
+    """Append one record to the node's kernel log in /dev/kmsg's form: priority,sequence,microseconds since boot,flag;text."""
+    path = root / KERNEL_LOG
+    sequence = path.read_bytes().count(b"\n")
+    stamp = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1e6)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(descriptor, f"{priority},{sequence},{stamp},-;{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def write_clock(root: Path, *, synchronised: bool) -> None:
+    """Write what `chronyc tracking` would print: disciplined by Amazon's time service, or by nobody."""
+    text = _CLOCK.format(
+        stratum=4 if synchronised else 0,
+        time=time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime()) if synchronised else "Thu Jan 01 00:00:00 1970",
+        offset="0.000001183" if synchronised else "4.217334902",
+        leap="Normal" if synchronised else "Not synchronised",
+    )
+    _replace(root / CHRONY, text)
+
+
+def write_boot_id(root: Path) -> None:
+    """Give the node a new boot id, as a reboot does."""
+    _replace(root / BOOT_ID, Path("/proc/sys/kernel/random/uuid").read_text())
+
+
+def build_root(root: Path, row: InstanceType, node: str, instance_id: str, mounts: Mapping[str, str]) -> None:
+    """Make a healthy node's tree below `root`. `mounts` maps a mount point to the file system type it plays."""
+    write_boot_id(root)
+    write_state(root, initial_state(row, node, instance_id))
+    write_clock(root, synchronised=True)
+    dmi = root / "sys/class/dmi/id"
+    for name, value in (
+        ("product_name", row.name),
+        ("sys_vendor", "Amazon EC2"),
+        ("board_asset_tag", instance_id),
+    ):
+        _plain(dmi / name, value + "\n")
+    devices = {"lustre": "198.18.255.254@tcp:/fsxlab", "xfs": "/dev/md0"}
+    lines = ["/dev/nvme0n1p1 / xfs rw,relatime 0 0"]
+    lines += [f"{devices.get(kind, kind)} {point} {kind} rw,relatime 0 0" for point, kind in mounts.items()]
+    _plain(root / "proc/self/mounts", "\n".join(lines) + "\n")
+    _build_efa(root, row)
+    _plain(root / KERNEL_LOG, "")
+    for text in (
+        "Linux version 6.8.0-1031-aws (simulated by fmslurm lab)",
+        f"DMI: Amazon EC2 {row.name}/, BIOS 1.0 10/16/2017",
+        *((f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build",) if row.gpus else ()),
+    ):
+        kernel_says(root, text, priority=6)
+
+
+def _build_efa(root: Path, row: InstanceType) -> None:
+    if row.efa_devices:
+        _plain(root / "sys/module/efa/version", "2.17.3g\n")
+    for index in range(row.efa_devices):
+        # rdmap<bus>s<slot>: four devices on each of the buses beside the GPUs, as on a p5.
+        device = root / f"sys/class/infiniband/rdmap{79 + 17 * (index // 4)}s{index % 4}"
+        facts = {
+            "node_type": "7: unspecified",
+            "fw_ver": "0.0.0.0",  # noqa: S104  the driver's constant, no address
+            "device/vendor": "0x1d0f",
+            "device/device": "0xefa2",
+            "device/p2p": "NVIDIA",
+            "device/numa_node": str(index * 2 // max(row.efa_devices, 1)),
+            "ports/1/state": "4: ACTIVE",
+            "ports/1/phys_state": "5: LinkUp",
+            "ports/1/link_layer": "Unspecified",
+            "ports/1/rate": "100 Gb/sec (4X EDR)",
+            **{f"ports/1/hw_counters/{name}": "0" for name in _PORT_COUNTERS},
+            **{f"hw_counters/{name}": str(value) for name, value in _DEVICE_COUNTERS.items()},
+        }
+        for name, value in facts.items():
+            _plain(device / name, value + "\n")
+        _plain(root / f"dev/infiniband/uverbs{index}", "")
+        _plain(root / f"sys/class/infiniband_verbs/uverbs{index}/ibdev", device.name + "\n")
+
+
+def _plain(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _replace(path: Path, text: str) -> None:
+    # Whole or not at all; no fsync, since a lab does not outlive a power cut.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
