@@ -84,6 +84,7 @@ class Facts(NamedTuple):
     kernel: tuple[KernelLine, ...] | None = None
     kernel_lost: bool = False  # older messages of this boot have left the ring
     boot_id: str = ""
+    boot_age_s: float | None = None
     efa_devices: int | None = None
     mounts: tuple[str, ...] | None = None
     scratch: tuple[Probe, ...] = ()

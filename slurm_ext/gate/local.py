@@ -1,0 +1,67 @@
+"""The local half of the gate: look at this node within a deadline, and say whether a job may start here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_ext.aws import catalogue
+from slurm_ext.config.model import Settings
+from slurm_ext.gate import collect, rules
+from slurm_ext.gate.model import Facts, conclude
+from slurm_ext.verdict import Verdict
+
+PHASES = ("prolog", "epilog", "health")
+
+
+class Look(NamedTuple):
+    """One look at a node: the verdict, what it rests on, the kernel's words in the job's time, and how long it took."""
+
+    verdict: Verdict
+    facts: Facts
+    in_window: tuple[str, ...]
+    seconds: float
+
+    def words(self) -> str:
+        """Return what was measured, in one short line for a job's log."""
+        parts = []
+        if self.facts.smi is not None and self.facts.smi.gpus:
+            parts.append(f"{len(self.facts.smi.gpus)} GPUs")
+        if self.facts.efa_devices:
+            parts.append(f"{self.facts.efa_devices} EFA devices")
+        if self.facts.kernel is not None:
+            parts.append("kernel log read")
+        parts += [
+            f"{len(probes)} {name}"
+            for name, probes in (("scratch", self.facts.scratch), ("lustre", self.facts.lustre))
+            if probes
+        ]
+        return f"{self.verdict.verdict} in {self.seconds:.2f} s ({', '.join(parts) or 'nothing could be read'})"
+
+
+def look(
+    settings: Settings, node: str, *, phase: str, job_window: tuple[float, float] | None, deadline_s: float
+) -> Look:
+    """Look at this node; see `check`. The kernel's words between the times of `job_window` are evidence about that job."""
+    if phase not in PHASES:
+        raise ValueError(f"no phase is called {phase!r}; there are {', '.join(PHASES)}")
+    started = time.monotonic()
+    want = collect.Want(processes=phase == "prolog")
+    facts = collect.gather(settings, node, want=want, deadline_s=deadline_s)
+    verdict = conclude(rules.judge(facts, settings, catalogue.find(facts.instance_type)), rule="gate.local")
+    said: Sequence[str] = ()
+    if job_window is not None and facts.kernel is not None:
+        said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, time.time()))
+    return Look(verdict, facts, tuple(said), time.monotonic() - started)
+
+
+def check(
+    settings: Settings, node: str, *, phase: str, job_window: tuple[float, float] | None, deadline_s: float
+) -> Verdict:
+    """Return whether a job may start on this node (`phase` prolog, epilog or health), within `deadline_s` seconds.
+
+    `job_window` is the job's (start, end) in seconds since the epoch. A child that hangs makes a finding unknown, never a
+    failure. `verdict.rule` is the id of the finding that decided; `gate.model.decisive` returns it.
+    """
+    return look(settings, node, phase=phase, job_window=job_window, deadline_s=deadline_s).verdict

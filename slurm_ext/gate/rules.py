@@ -1,0 +1,147 @@
+"""All facts of one node -> what they say. Pure: facts, settings and the catalogue's row come in, Judged come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_ext.aws.catalogue import InstanceType
+from slurm_ext.config.model import Settings
+from slurm_ext.gate import gpu_rules, kernel_rules
+from slurm_ext.gate.model import Facts, Judged, Probe, judged
+from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+
+#: What the live gate can find, for `fmslurm gate list`: id or id prefix, what it looks at, what it does about it.
+CHECKS: tuple[tuple[str, str, str], ...] = (
+    ("gpu.missing", "nvidia-smi lists fewer GPUs than the instance type has", "fail, reboot"),
+    ("gpu.lost", "nvidia-smi says that a GPU is lost", "fail, reboot"),
+    ("gpu.driver-", "the driver does not answer, or does not fit its library", "fail, reboot or drain"),
+    ("gpu.smi-", "nvidia-smi does not answer in time, is missing, or ends in an error", "unknown"),
+    ("gpu.ecc-uncorrected", "uncorrected ECC errors since the driver loaded", "fail, reset-gpu"),
+    ("gpu.row-remap-", "row remap failed (fail), or waits for a reset (warn)", "replace or reset-gpu"),
+    ("gpu.recovery-action", "the driver's own recovery action", "fail, as it says; an unknown word is unknown"),
+    ("gpu.pcie-width", "a PCIe link narrower than it can be, outside power saving", "warn"),
+    ("gpu.persistence-off", "persistence mode is off", "warn"),
+    ("gpu.mig-enabled", "MIG is on", "warn"),
+    ("gpu.leftover-processes", "programs on the GPUs before the job has started", "warn"),
+    ("gpu.xid-N", "Xid lines of this boot, by NVIDIA's catalogue", "none, warn, fail; an unknown code is unknown"),
+    ("gpu.init-failed, gpu.off-bus", "kernel lines about a GPU that is gone", "fail, reboot"),
+    ("nvswitch.sxid-N", "SXid lines of this boot", "fatal: fail, reboot; else warn"),
+    ("kernel.", "the kernel log cannot be read, or its older lines are gone", "unknown, or warn"),
+    (
+        "efa.missing",
+        "fewer EFA devices than the instance type has",
+        "fail, replace (unless burnin.transport is socket)",
+    ),
+    ("efa.no-completion, efa.command-error", "kernel lines about an EFA device", "fail, replace; or warn"),
+    (
+        "disk.",
+        "scratch folders (gate.nvme_dirs) missing, read-only, full; NVMe lines in the kernel log",
+        "fail or warn",
+    ),
+    ("fs.", "Lustre mounts (gate.lustre_mounts) not mounted, or not answering", "fail, drain; a hang is unknown"),
+    ("clock.unsynchronised", "no daemon disciplines the clock", "warn"),
+)
+
+#: errno names with which a file server says that this client is cut off from it.
+_CUT_OFF = ("ESHUTDOWN", "ESTALE", "ENOTCONN", "EIO", "EHOSTDOWN", "EREMOTEIO")
+
+
+def judge(facts: Facts, settings: Settings, row: InstanceType | None) -> list[Judged]:
+    """Return what the facts say, without the findings that `gate.disabled` names. `row` is None for an unknown type."""
+    items = [*_gpus(facts, row), *_kernel(facts), *_efa(facts, settings, row)]
+    for probe in facts.scratch:
+        items += _scratch(probe, settings.gate.min_free_percent)
+    for probe in facts.lustre:
+        items += _lustre(probe, facts.mounts)
+    if facts.clock_synchronised is False:
+        items.append(judged(WARN, "clock.unsynchronised", "node", "warn", "no time daemon disciplines this clock"))
+    return enabled(items, settings.gate.disabled)
+
+
+def enabled(items: Iterable[Judged], disabled: Iterable[str]) -> list[Judged]:
+    """Return the items whose id is not named, by id or by prefix, in `disabled`."""
+    prefixes = tuple(word for word in disabled if word)
+    return [item for item in items if not item.finding.id.startswith(prefixes)] if prefixes else list(items)
+
+
+def _gpus(facts: Facts, row: InstanceType | None) -> list[Judged]:
+    expected = row.gpus if row else None
+    if facts.smi is None:
+        # Without the tool nothing is known about GPUs; where the type has none (or is no GPU type), nothing need be.
+        return [judged(UNKNOWN, "gpu.smi-absent", "node", "none", "there is no nvidia-smi here")] if expected else []
+    items = gpu_rules.judge(facts.smi, expected_gpus=expected, boot_age_s=facts.boot_age_s)
+    if facts.compute_pids:
+        pids = ", ".join(str(pid) for pid in facts.compute_pids[:8])
+        line = f"{len(facts.compute_pids)} programs hold GPUs before the job has started: pid {pids}"
+        items.append(judged(WARN, "gpu.leftover-processes", "node", "warn", line))
+    return items
+
+
+def _kernel(facts: Facts) -> list[Judged]:
+    if facts.kernel is None:
+        return [judged(UNKNOWN, "kernel.unreadable", "node", "none", "the kernel log cannot be read")]
+    recovery = {gpu.pci: gpu.recovery for gpu in facts.smi.gpus if gpu.recovery} if facts.smi else {}
+    items = kernel_rules.judge(facts.kernel, boot_id=facts.boot_id, recovery=recovery)
+    if facts.kernel_lost:
+        # Rings wrap on every node in time. The GPUs' own state was read besides, so this alone holds no job.
+        line = "older messages of this boot have left the ring; what they said is not known"
+        items.append(judged(WARN, "kernel.log-incomplete", "node", "none", line))
+    return items
+
+
+def _efa(facts: Facts, settings: Settings, row: InstanceType | None) -> list[Judged]:
+    if row is None or not row.efa_devices or (settings.burnin.transport != "efa" and not facts.efa_devices):
+        return []
+    if facts.efa_devices is None:
+        return [judged(UNKNOWN, "efa.unreadable", "node", "none", "the list of RDMA devices cannot be read")]
+    if facts.efa_devices >= row.efa_devices:
+        return []
+    line = f"{facts.efa_devices} of {row.efa_devices} EFA devices of {row.name} are there"
+    return [judged(FAIL, "efa.missing", "node", "replace", line)]
+
+
+def _scratch(probe: Probe, min_free_percent: float) -> list[Judged]:
+    target = f"fs:{probe.path}"
+    if probe.error == "timeout":
+        line = f"no answer within {probe.seconds:g} s"
+        return [judged(UNKNOWN, "disk.scratch-hang", target, "drain", line)]
+    if probe.error == "ENOSPC" or (not probe.error and (probe.free_percent or 0.0) < min_free_percent):
+        free = f"{probe.free_percent:.1f} %" if probe.free_percent is not None else "nothing"
+        line = f"{free} of the scratch folder is free, {min_free_percent:g} % are asked for"
+        return [judged(FAIL, "disk.scratch-full", target, "drain", line)]
+    if not probe.error:
+        return []
+    for names, id_, action, line in (
+        (("ENOENT", "ENOTDIR"), "disk.scratch-missing", "drain", "the scratch folder does not exist"),
+        (("EROFS",), "disk.scratch-read-only", "reboot", "the scratch folder is read-only"),
+        (
+            ("EIO", "ENODEV", "ENXIO"),
+            "disk.scratch-error",
+            "replace",
+            f"writing to the scratch folder fails ({probe.error})",
+        ),
+    ):
+        if probe.error in names:
+            return [judged(FAIL, id_, target, action, line)]
+    line = f"probing the scratch folder failed ({probe.error})"
+    return [judged(UNKNOWN, "disk.scratch-unreadable", target, "none", line)]
+
+
+def _lustre(probe: Probe, mounts: Iterable[str] | None) -> list[Judged]:
+    target = f"fs:{probe.path}"
+    if probe.error == "timeout":
+        return [judged(UNKNOWN, "fs.hang", target, "drain", f"no answer within {probe.seconds:g} s")]
+    if probe.error in _CUT_OFF:
+        return [judged(FAIL, "fs.stat-error", target, "drain", f"the file system does not answer ({probe.error})")]
+    points = None if mounts is None else [line.split()[1:4] for line in mounts if len(line.split()) > 3]
+    if points is None:
+        return [judged(UNKNOWN, "fs.mounts-unreadable", target, "none", "the table of mounts cannot be read")]
+    # /proc/mounts writes a space in a path as \040.
+    here = [entry for entry in points if entry[0].replace("\\040", " ") == probe.path.rstrip("/")]
+    if not here:
+        return [judged(FAIL, "fs.not-mounted", target, "drain", "nothing is mounted here")]
+    if probe.error:
+        return [judged(UNKNOWN, "fs.unreadable", target, "none", f"probing the mount failed ({probe.error})")]
+    if "ro" in here[-1][2].split(","):
+        return [judged(WARN, "fs.read-only", target, "warn", "the file system is mounted read-only")]
+    return []
