@@ -1,0 +1,213 @@
+"""`fmslurm install` and `uninstall`: hooks, configuration and daemons in place, and out again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import click
+
+from slurm_ext import events
+from slurm_ext.cli.lab_daemons import LabDaemons
+from slurm_ext.cli.output import say_json
+from slurm_ext.config.locate import DEFAULT_PATH, Located, locate, trail_path
+from slurm_ext.errors import EXIT_LACKING, EXIT_PARTLY, FindingError, LackingError
+from slurm_ext.lab.cluster import Lab
+from slurm_ext.site import apply, detect, manifest, release, slurm_conf, systemd
+from slurm_ext.site import install as steps
+from slurm_ext.site.model import Conflict, Plan
+from slurm_ext.site.plan import Place, Release, in_the_way, plan
+from slurm_ext.slurm import connect
+
+ROLES = ("auto", "head", "node", "both")
+
+
+@click.command()
+@click.option("--role", type=click.Choice(ROLES), default="auto", show_default=True, help="What this machine is.")
+@click.option("--health-check", is_flag=True, help="Also run the slow checks between jobs (HealthCheckProgram).")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def install(context: click.Context, role: str, health_check: bool, dry_run: bool, as_json: bool) -> None:
+    """Put hooks, configuration and daemons in place. A first install only observes: see `fmslurm mode`."""
+    located = locate()
+    site = _site(located)
+    if site.type in detect.BY_HAND:
+        _by_hand(site, as_json)
+        context.exit(EXIT_LACKING)
+    if not site.slurm_conf or not os.path.isfile(site.slurm_conf):
+        raise LackingError(
+            f"no slurm.conf is here ({site.slurm_conf or 'looked in the usual places'})", remedy="Set site.slurm_conf"
+        )
+    _needs_root(dry_run)
+    shipped = release.collect()
+    wanted = _plan(located, site, shipped, role, health_check)
+    known = manifest.load(manifest.manifest_path(located.settings))
+    wanted = apply.with_parents(wanted, known)
+    if conflicts := apply.conflicts(wanted, known):
+        _say_conflicts(conflicts, as_json)
+        raise FindingError(
+            f"{len(conflicts)} of {len(wanted.items)} items are in the way; nothing was changed",
+            remedy="Look at them, move them away or take them over, then run install again",
+        )
+    if dry_run:
+        _say_plan(located, site, wanted, apply.changes(wanted, known), as_json)
+        return
+    told = events.Event("site.install", room="site", reason=f"release {wanted.version} on a site of type {site.type}")
+    trail = trail_path(located.settings)
+    events.append(trail, told._replace(phase="intent"), durable=True)
+    daemons = _daemons(located, site, shipped)
+    done = steps.install(
+        located.settings,
+        wanted,
+        known,
+        connect(located.settings),
+        daemons,
+        lambda line: None if as_json else click.echo(line),
+    )
+    events.append(trail, told._replace(phase="done", data={"active": done.active, "generation": done.generation}))
+    notes = _notes(located, wanted)
+    if as_json:
+        changes = [change._asdict() for change in done.changes if change.what != "keep"]
+        say_json({**done._asdict(), "site": site._asdict(), "changes": changes, "notes": notes})
+    else:
+        for note in notes:
+            click.echo(f"note: {note}")
+    if not done.active:
+        click.echo(
+            f"slurm.conf does not bring the hooks in yet: add `{wanted.include_line}` as its last line and run "
+            "`scontrol reconfigure`",
+            err=True,
+        )
+        context.exit(EXIT_PARTLY)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
+    """Take out everything that install put in; trails and evidence stay."""
+    located = locate()
+    settings = located.settings
+    path = manifest.manifest_path(settings)
+    known = manifest.load(path)
+    if not known.entries:
+        raise LackingError(f"nothing is installed here ({path} is missing)", remedy="Is this the right fmslurm.yaml?")
+    if dry_run:
+        made = [entry.path for entry in known.entries.values() if entry.made]
+        if as_json:
+            say_json({"dry_run": True, "remove": made, "fragment": known.fragment})
+        else:
+            for name in made:
+                click.echo(f"remove {name}")
+        return
+    _needs_root(dry_run)
+    site = _site(located)
+    sets = slurm_conf.collect(site.slurm_conf, skip=known.fragment) if os.path.isfile(site.slurm_conf) else {}
+    trail = trail_path(settings)
+    told = events.Event("site.uninstall", room="site", reason=f"release {known.version} is taken out")
+    events.append(trail, told._replace(phase="intent"), durable=True)
+    slurm = connect(settings) if f"{settings.site.share}/config" in known.entries or not settings.site.share else None
+    done = steps.uninstall(
+        settings,
+        known,
+        slurm,
+        _daemons(located, site, release.collect()),
+        lambda line: None if as_json else click.echo(line),
+        included="Include" in sets,
+    )
+    events.append(trail, told._replace(phase="done", data={"left": len(done.left)}))
+    if as_json:
+        say_json({"left": [conflict._asdict() for conflict in done.left], "daemons": done.daemons})
+    else:
+        for conflict in done.left:
+            click.echo(f"left {conflict.path}: {conflict.why}")
+    if any(conflict.why.startswith("was changed") for conflict in done.left):
+        context.exit(EXIT_PARTLY)
+
+
+def _site(located: Located) -> detect.Site:
+    return detect.detect(located.settings)
+
+
+def _needs_root(dry_run: bool) -> None:
+    if os.geteuid() != 0 and not dry_run:
+        raise LackingError("only root may do this", remedy="Run it through sudo, or with --dry-run")
+
+
+def _by_hand(site: detect.Site, as_json: bool) -> None:
+    needs = detect.BY_HAND[site.type]
+    if as_json:
+        say_json({"site": site._asdict(), "installed": False, "needs": needs})
+        return
+    click.echo(
+        f"This is a site of type {site.type} ({site.why}); install does not write there yet. It needs, by hand:",
+        err=True,
+    )
+    for need in needs:
+        click.echo(f"  - {need}", err=True)
+
+
+def _plan(located: Located, site: detect.Site, shipped: Release, role: str, health_check: bool) -> Plan:
+    fragment = os.path.join(os.path.dirname(site.slurm_conf), "fmslurm.conf")
+    sets = slurm_conf.collect(site.slurm_conf, skip=fragment)
+    if blocked := in_the_way(sets):
+        raise LackingError("; ".join(blocked), remedy="Then run install again")
+    head = sets.get("SlurmctldHost", "").split("(")[0] in (socket.gethostname(), socket.gethostname().split(".")[0])
+    role = "both" if site.type == "lab" else role
+    place = Place(
+        slurm_conf=site.slurm_conf,
+        sets=sets,
+        config_path=located.path or DEFAULT_PATH,
+        systemd=systemd.runs() and site.type != "lab",
+        head=role in ("head", "both") or (role == "auto" and head),
+        node=role in ("node", "both") or (role == "auto" and not head),
+        health_check=health_check,
+        seed_config=not located.path,
+    )
+    return plan(located.settings, shipped, place)
+
+
+def _daemons(located: Located, site: detect.Site, shipped: Release) -> steps.Daemons:
+    programs = tuple(name for name in ("fmslurm-controller", "fmslurm-agent") if f"bin/{name}" in shipped.files)
+    if site.type == "lab":
+        lab = Lab.load(os.path.dirname(os.path.dirname(os.path.dirname(site.slurm_conf))))
+        return LabDaemons(lab, os.path.join(located.settings.site.prefix, "current"), located.path, programs)
+    units = tuple(name for name in programs if os.path.isfile(f"/etc/systemd/system/{name}.service"))
+    return systemd.Units(units if systemd.runs() else ())
+
+
+def _notes(located: Located, wanted: Plan) -> list[str]:
+    notes = list(wanted.notes)
+    if not located.settings.site.share:
+        notes.append("site.share is empty: hooks keep every room off until it is set and `fmslurm config push` was run")
+    return notes
+
+
+def _say_plan(located: Located, site: detect.Site, wanted: Plan, changes: list[apply.Change], as_json: bool) -> None:
+    todo = [change for change in changes if change.what != "keep"]
+    notes = _notes(located, wanted)
+    if as_json:
+        data: dict[str, Any] = {"dry_run": True, "version": wanted.version, "site": site._asdict(), "notes": notes}
+        say_json({**data, "changes": [change._asdict() for change in todo]})
+        return
+    click.echo(f"site of type {site.type} ({site.why}), release {wanted.version}")
+    for change in todo:
+        click.echo(f"{change.what:8}{change.path}")
+    click.echo(f"{len(todo)} to change, {len(changes) - len(todo)} as they should be")
+    if not wanted.includes_fragment:
+        notes.append(f"slurm.conf needs `{wanted.include_line}` as its last line")
+    for note in notes:
+        click.echo(f"note: {note}")
+
+
+def _say_conflicts(conflicts: list[Conflict], as_json: bool) -> None:
+    if as_json:
+        say_json({"conflicts": [conflict._asdict() for conflict in conflicts]})
+        return
+    for conflict in conflicts:
+        click.echo(f"{conflict.path}: {conflict.why}")
+        if conflict.diff:
+            click.echo(conflict.diff)
