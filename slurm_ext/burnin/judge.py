@@ -1,0 +1,148 @@
+"""From what the ranks of a group reported to what the group showed, and whom it points at. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from slurm_ext.burnin import rules
+from slurm_ext.burnin.model import (
+    ENVIRONMENT,
+    ERROR,
+    HANG,
+    LOCAL,
+    OK,
+    PHASES,
+    SLOW,
+    WRONG,
+    GroupResult,
+    RankReport,
+    Suspect,
+)
+
+
+def judge_group(
+    nodes: Sequence[str], reports: Sequence[RankReport], *, message_bytes: int, floor_gbs: float
+) -> GroupResult:
+    """Return what a group showed. The worst rank decides; suspects are nodes that evidence of their own points at.
+
+    `floor_gbs` 0 means that nobody knows a floor: the speed is then reported and not judged.
+    """
+    states = Counter(report.state for report in reports)
+    ranks = len(reports)
+    busbw = _busbw(reports, message_bytes)
+    if states[WRONG]:
+        return GroupResult(tuple(nodes), WRONG, busbw, ranks, *_wrong(reports))
+    if states[ERROR]:
+        return GroupResult(tuple(nodes), ERROR, busbw, ranks, *_errors(reports))
+    if states[SLOW]:
+        bound = min((r.slowest_ms for r in reports if r.slowest_ms), default=0.0)
+        busbw = busbw if busbw is not None else rules.busbw_gbs(message_bytes, bound / 1e3, ranks) if bound else None
+        word = f"an all-reduce was given up after {bound / 1e3:.1f} s, where {floor_gbs:.3g} GB/s was asked"
+        return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=(word,))
+    if states[HANG] or busbw is None:
+        if busbw is not None and all(r.step >= 2 or r.state == OK for r in reports):
+            # Every rank went on and none came to its end: that is slow, not stuck.
+            return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=("it went on, and did not end in time",))
+        return GroupResult(tuple(nodes), HANG, None, ranks, *_laggards(reports))
+    if floor_gbs > 0 and busbw < floor_gbs:
+        word = f"busbw {busbw:.3g} GB/s, floor {floor_gbs:.3g}"
+        return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=(word,))
+    return GroupResult(tuple(nodes), OK, busbw, ranks, evidence=_jitter(reports), judged=floor_gbs > 0)
+
+
+def _busbw(reports: Sequence[RankReport], message_bytes: int) -> float | None:
+    """Return busbw by the slowest rank's median; None where no rank finished a timed all-reduce."""
+    medians = [report.median_ms for report in reports if report.median_ms > 0]
+    return rules.busbw_gbs(message_bytes, max(medians) / 1e3, len(reports)) if medians else None
+
+
+def _jitter(reports: Sequence[RankReport]) -> tuple[str, ...]:
+    spread = max((r.max_ms / r.min_ms for r in reports if r.min_ms > 0), default=1.0)
+    return (f"slowest all-reduce {spread:.2f} times the fastest",) if spread > 1.25 else ()
+
+
+def relative(results: Sequence[GroupResult]) -> tuple[GroupResult, ...]:
+    """Return the results of groups of equal size with the unjudged ones judged against each other: a third of the median
+    is slow. For pairs of a fabric whose floor nobody knows; with fewer than three groups there is no median to speak of."""
+    speeds = sorted(r.busbw_gbs for r in results if r.busbw_gbs is not None and r.outcome == OK)
+    if len(speeds) < 3:
+        return tuple(results)
+    third = speeds[len(speeds) // 2] / 3
+    return tuple(
+        r._replace(outcome=SLOW, evidence=(f"busbw {r.busbw_gbs:.3g} GB/s, a third of the others' is {third:.3g}",))
+        if r.outcome == OK and not r.judged and r.busbw_gbs is not None and r.busbw_gbs < third
+        else r
+        for r in results
+    )
+
+
+def _by_node(reports: Sequence[RankReport]) -> dict[str, list[RankReport]]:
+    found: dict[str, list[RankReport]] = {}
+    for report in reports:
+        found.setdefault(report.node, []).append(report)
+    return found
+
+
+def _wrong(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple[Suspect, ...], tuple[str, ...]]:
+    """One odd result among right ones is that rank's own receiving or memory; all wrong alike came from a sender."""
+    bad = [r for r in reports if r.state == WRONG]
+    evidence = tuple(
+        f"rank {r.rank} on {r.node} (gpu {r.gpu}): {r.mismatches} wrong values, the first at {r.first_bad}"
+        for r in bad[:4]
+    )
+    nodes = {r.node for r in bad}
+    all_nodes = {r.node for r in reports}
+    if nodes != all_nodes:
+        word = "its result is wrong where the other nodes hold the right one: receiving or memory"
+        return tuple(Suspect(name, word) for name in sorted(nodes)), (), evidence
+    sums = Counter(r.checksums for r in bad)
+    common, count = sums.most_common(1)[0]
+    odd = {r.node for r in bad if r.checksums != common}
+    if odd and odd != all_nodes and count > len(bad) // 2:
+        return tuple(Suspect(name, "its result differs from the others'") for name in sorted(odd)), (), evidence
+    return (), (), (*evidence, "all ranks hold the same wrong result: a sender or a reducer")
+
+
+def _errors(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple[Suspect, ...], tuple[str, ...]]:
+    bad = [r for r in reports if r.state == ERROR]
+    local = [r for r in bad if r.cause == LOCAL]
+    software = [r for r in bad if r.cause == ENVIRONMENT]
+    own = local or software or bad
+    evidence = tuple(f"rank {r.rank} on {r.node} (gpu {r.gpu}) in {r.phase}: {r.text}" for r in own[:4])
+    return (
+        tuple(
+            Suspect(name, f"gpu {found[0].gpu} in {found[0].phase}: {found[0].text}", True)
+            for name, found in _by_node(local).items()
+        ),
+        tuple(Suspect(name, found[0].text) for name, found in _by_node(software).items()),
+        evidence,
+    )
+
+
+def _progress(report: RankReport) -> tuple[int, int, int]:
+    if report.state == OK:
+        return (len(PHASES), 0, 0)
+    place = PHASES.index(report.phase) if report.phase in PHASES else 0
+    # Inside a collective the number of finished ones goes first, then whether the call has come back.
+    return (min(place, PHASES.index("call")), report.step, place)
+
+
+def _laggards(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple[Suspect, ...], tuple[str, ...]]:
+    """Nodes that stayed behind all others: a hang shows everywhere, only the phases tell where it began."""
+    slowest = {name: min(map(_progress, found)) for name, found in _by_node(reports).items()}
+    least = min(slowest.values(), default=(0, 0, 0))
+    behind = sorted(name for name, progress in slowest.items() if progress == least)
+    where = Counter(
+        f"{r.phase} after {r.step} all-reduces" if r.step else r.phase for r in reports if r.state == HANG
+    ).most_common(3)
+    evidence = tuple(f"{count} ranks stuck in {phase}" for phase, count in where)
+    if len(behind) == len(slowest):
+        return (), (), evidence
+    local = least[0] <= PHASES.index("context")
+    stuck = {r.node: r for r in reports if _progress(r) == least}
+    return (
+        tuple(Suspect(n, f"stuck in {stuck[n].phase} (gpu {stuck[n].gpu}), others got further", local) for n in behind),
+        (),
+        evidence,
+    )
