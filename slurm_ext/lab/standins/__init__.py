@@ -52,6 +52,24 @@ PRODUCTS = (
             "hardware.c",
         ),
     ),
+    Product(
+        "lib",
+        "libnccl.so.2",
+        (
+            "nccl_init.c",
+            "nccl_comm.c",
+            "nccl_split.c",
+            "nccl_group.c",
+            "nccl_api.c",
+            "nccl_ring.c",
+            "nccl_reduce.c",
+            "nccl_bootstrap.c",
+            "nccl_net.c",
+            "nccl_plugin.c",
+            "nccl_log.c",
+            "hardware.c",
+        ),
+    ),
 )
 
 

@@ -115,6 +115,17 @@ FM_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, 
     return CUDA_SUCCESS;
 }
 
+/* Private door for the NCCL stand-in: is the context healthy, and are these bytes allocated in it? */
+FM_EXPORT CUresult fmcuda_check(CUcontext context, CUdeviceptr address, size_t bytes)
+{
+    CUresult result = fm_context_health(context);
+    if (!result && !fm_range_valid(context, address, bytes)) {
+        fm_context_fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    return result;
+}
+
 static CUresult known_context(CUcontext context)
 {
     for (int i = 0; i < fm_device_count(); i++)
