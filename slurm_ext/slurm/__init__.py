@@ -1,1 +1,24 @@
-"""The only room that speaks to Slurm."""
+"""The only room that speaks to Slurm. `connect` picks the backend."""
+
+from __future__ import annotations
+
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import LackingError
+from slurm_ext.slurm.cli_backend import TIMEOUT_S, CliBackend
+from slurm_ext.slurm.protocol import Slurm
+
+
+def connect(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> Slurm:
+    """Return the backend that `site.backend` names; `auto` is the command line. `timeout_s` bounds every single call.
+
+    Raise LackingError where the named backend is not there. Nothing is asked of Slurm yet.
+    """
+    wanted = settings.site.backend
+    if wanted == "pyslurm":
+        # GPL-2.0-only, locked to one release, and its import may end a process: only where it is asked for by name.
+        from slurm_ext.slurm.pyslurm_backend import PyslurmBackend
+
+        return PyslurmBackend(settings, timeout_s=timeout_s)
+    if wanted == "slurmrestd":
+        raise LackingError("the slurmrestd backend is not built yet", remedy="Set site.backend to cli or auto")
+    return CliBackend(settings, timeout_s=timeout_s)

@@ -1,0 +1,50 @@
+"""What a Slurm version can and cannot do, as one table. Pure, standard library only.
+
+Sources: Slurm's RELEASE_NOTES and man pages of each release, and what was seen with 22.05.8, 24.11.5 and 26.05.5.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_ext.slurm.model import Version
+
+#: Checked on 2026-11-29. A newer release is used like the newest one known here.
+CHECKED = "2026-11-29"
+OLDEST, NEWEST = (22, 5), (26, 5)
+
+#: feature -> the first release that has it.
+SINCE: dict[str, tuple[int, int]] = {
+    "exit-code-as-pair": (23, 2),  # squeue -O exit_code prints 3:0; before, the raw wait status 768
+    "node-count-lists": (23, 2),  # --nodes=64,48,32
+    "failed-node-in-accounting": (23, 2),
+    "force-requeue-on-fail": (23, 2),  # PrologFlags=ForceRequeueOnFail
+    "batch-script-limit-configurable": (23, 2),  # SchedulerParameters=max_batch_requeue
+    "extra-text": (23, 2),  # sbatch --extra
+    "json-pinned-parser": (23, 11),  # --json=v0.0.40
+    "topology-block": (23, 11),
+    "topology-yaml": (25, 5),
+    "node-topology-update": (25, 5),  # scontrol update NodeName= Topology=
+    "requeue-delay": (25, 11),  # SchedulerParameters=requeue_delay=
+    "expedited-requeue": (25, 11),  # sbatch --requeue=expedite
+    "restart-count-in-output-name": (25, 11),  # %r in --output
+    "openmetrics": (25, 11),
+}
+
+_VERSION = re.compile(r"(\d{2})\.(\d{2})(?:\.\d+)?\S*")
+
+
+def parse_version(text: str) -> Version | None:
+    """Return the version in text like `slurm 22.05.8` or `slurm-wlm 24.11.5`, or None where there is none."""
+    found = _VERSION.search(text)
+    return Version(int(found.group(1)), int(found.group(2)), found.group(0)) if found else None
+
+
+def has(version: Version, feature: str) -> bool:
+    """Say whether a version has a feature of SINCE. Raise KeyError for a feature that is not in the table."""
+    return (version.major, version.minor) >= SINCE[feature]
+
+
+def is_supported(version: Version) -> bool:
+    """Say whether the version is one that fmslurm is tried with; a newer one is used but not promised."""
+    return OLDEST <= (version.major, version.minor) <= NEWEST
