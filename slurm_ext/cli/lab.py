@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from slurm_ext.lab import model
+from slurm_ext.lab import faults, model
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
 
@@ -51,6 +51,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 )
 @click.option("--s3", type=click.Choice(["wait", "background", "off"]), default="wait", show_default=True)
 @click.option("--timeout", "timeout_s", default=90.0, show_default=True, help="seconds until every node must be up")
+@click.option("--keep-logs", is_flag=True, help="leave the logs of a start that failed")
 def up(
     directory: str,
     nodes: int,
@@ -61,11 +62,12 @@ def up(
     ready: bool,
     s3: str,
     timeout_s: float,
+    keep_logs: bool,
 ) -> None:
     """Bring a lab up: slurmctld, a slurmd for each node, a munged and an S3 server of its own."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s)
+    options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s, keep_logs)
     made = Lab.up(options, _say)
     click.echo(f"lab: up. `. {made.dir}/env.sh` or `fmslurm lab run -- CMD` speaks to it", err=True)
 
@@ -115,6 +117,33 @@ def run(directory: str, node: str | None, argv: tuple[str, ...]) -> None:
 def restart(directory: str, node: str | None, timeout_s: float) -> None:
     """Restart slurmctld and the slurmds, and wait until all nodes are up again; jobs live on."""
     Lab.load(directory).restart(node, timeout_s=timeout_s)
+
+
+@lab.command()
+@_dir
+@click.argument("node")
+@click.argument("kind", type=click.Choice(list(faults.KINDS)))
+@click.option("--gpu", type=int, help="which GPU, from 0 (gpu-xid, ecc, gpu-lost)")
+@click.option("--xid", type=int, help="which Xid (gpu-xid; 79 by default)")
+@click.option("--count", type=int, help="how many errors (ecc; 2 by default)")
+@click.option("--rate", help="as tc writes it (slow-link; 100mbit by default)")
+@click.option("--where", help="init or allreduce (nccl-hang; allreduce by default)")
+@click.option("--how", help="stale, eio or hang (lustre-stale; stale by default)")
+@click.option("--free-kb", type=int, help="what space is left (disk-full; none by default)")
+def fault(directory: str, node: str, kind: str, **options: object) -> None:
+    """Break something: NODE is a node's name, or - for s3-down."""
+    click.echo(f"{node} {kind}: {Lab.load(directory).fault(node, kind, **options)}")
+
+
+@lab.command()
+@_dir
+@click.argument("node")
+@click.argument("kind", required=False, default="", type=click.Choice(["", *faults.KINDS]), metavar="[KIND]")
+def heal(directory: str, node: str, kind: str) -> None:
+    """Undo the faults of a node, all or those of one KIND."""
+    said = Lab.load(directory).heal(node, kind)
+    for line in said or ["nothing was broken"]:
+        click.echo(f"{node} {line}")
 
 
 @lab.command()

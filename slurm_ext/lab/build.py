@@ -139,17 +139,21 @@ def _plan(directory: str, identity: str, options: LabOptions, version_text: str)
 
 
 def _build_network(state: State) -> State:
-    hosts = f"{state.dir}/etc/hosts"
-    files.write_atomic(hosts, conf.hosts_file(state).encode())
+    files.write_atomic(f"{state.dir}/etc/hosts", conf.hosts_file(state).encode())
     for node in (state.head, *state.nodes):
         journal.intend(state.dir, "process", name="holder", node=node.name)
-        holder = process.start_holder(node.name, hosts, daemons.marked_environment(state))
-        state = state.with_node(replace(node, holder=holder))
+        state = state.with_node(hold(state, node))
     save(state)
     journal.intend(state.dir, "link", name=state.link)
     network.build_head(state.head, state.subnet, state.link, state.host_address)
     network.plug_nodes(state.head, state.nodes, state.subnet)
     return state
+
+
+def hold(state: State, node: LabNode) -> LabNode:
+    """Make a node's namespaces and return the node with the process that holds them."""
+    env = daemons.marked_environment(state)
+    return replace(node, holder=process.start_holder(node.name, f"{state.dir}/etc/hosts", env))
 
 
 def _write_folders(state: State) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_ext import command
 from slurm_ext.errors import LackingError, PartlyDoneError, UsageError
-from slurm_ext.lab import journal, network, process
+from slurm_ext.lab import journal, mounts, network, process
 
 #: Held while a lab is going up or down; the kernel lets go of it when its holder dies.
 LOCK = ".lock"
@@ -23,7 +23,7 @@ KILL_S = 15.0
 
 
 @contextlib.contextmanager
-def lock(directory: str, *, create: bool = False) -> Iterator[None]:
+def lock(directory: str, *, create: bool = False, wait_s: float = 0.0) -> Iterator[None]:
     """Be the only one that takes this lab up or down. Raise LackingError without a folder, UsageError where it is held."""
     if create:
         os.makedirs(directory, mode=0o755, exist_ok=True)
@@ -32,14 +32,24 @@ def lock(directory: str, *, create: bool = False) -> Iterator[None]:
     except OSError as exc:
         raise LackingError(f"no lab in {directory}: {exc.strerror}", remedy="Name its folder with --dir") from exc
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(descriptor)
-        raise UsageError(f"the lab in {directory} is going up or down at this moment", remedy="Wait for it") from exc
-    try:
+        _take(descriptor, directory, wait_s)
         yield
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int, directory: str, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as exc:
+            if time.monotonic() >= deadline:
+                raise UsageError(
+                    f"somebody is changing the lab in {directory} at this moment", remedy="Wait for them"
+                ) from exc
+            time.sleep(0.05)
 
 
 def processes(directory: str) -> list[process.Found]:
@@ -59,6 +69,8 @@ def leftovers(directory: str) -> list[str]:
     for entry in journal.read(directory):
         if entry["make"] == "link":
             found += [f"link {name}" for name in network.links_of_host(entry["name"])]
+        if entry["make"] == "file" and os.path.lexists(entry["path"]):
+            found.append(f"file {entry['path']}")
         if entry["make"] == "cgroup" and os.path.isdir(entry["path"]):
             found.append(f"control group {entry['path']}")
     return found + [f"mount {point}" for point in mounts_below(directory)]
@@ -66,12 +78,8 @@ def leftovers(directory: str) -> list[str]:
 
 def mounts_below(directory: str) -> list[str]:
     """Return mount points in or below a folder, deepest first."""
-    points = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        point = line.split()[1].encode().decode("unicode_escape")
-        if point == directory or point.startswith(directory + "/"):
-            points.append(point)
-    return sorted(points, reverse=True)
+    found = [point for point in mounts.points() if point == directory or point.startswith(directory + "/")]
+    return sorted(found, reverse=True)
 
 
 def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) -> None:
@@ -93,6 +101,8 @@ def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) 
     for entry in entries:
         if entry["make"] == "link":
             network.remove_link(entry["name"])
+        if entry["make"] == "file":
+            Path(entry["path"]).unlink(missing_ok=True)
         if entry["make"] == "cgroup":
             _remove_control_group(entry["path"])
     for point in mounts_below(directory):

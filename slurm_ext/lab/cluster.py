@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_ext import command, files
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import build, clean, daemons, journal, model, plan, process, s3
+from slurm_ext.lab import build, clean, daemons, faults, journal, model, plan, process, s3
 from slurm_ext.lab.model import LabOptions, State
 
 Say = Callable[[str], None]
@@ -58,7 +58,7 @@ class Lab:
                 return cls(build.up(directory, options, say), say)
             except BaseException:
                 say("taking down what has been made so far")
-                clean.down(directory)
+                clean.down(directory, keep_logs=options.keep_logs)
                 raise
 
     @property
@@ -105,6 +105,7 @@ class Lab:
 
     def restart(self, node: str | None = None, *, timeout_s: float = 60.0) -> None:
         """Restart slurmctld and every slurmd (or one node's slurmd) and wait until all are up; jobs live on."""
+        self.state = model.load(self.dir)  # somebody else may have made a fault since
         chosen = [self.state.node(node)] if node else [n for n in self.state.nodes if not n.down]
         for each in chosen:
             if each.name == self.state.head.name:
@@ -116,6 +117,18 @@ class Lab:
         for each in chosen:
             daemons.start_slurmd(self.state, each)
         daemons.wait_up(self.state, chosen, timeout_s=timeout_s)
+
+    def fault(self, node: str, kind: str, **options: Any) -> str:
+        """Make a fault (faults.KINDS) on a node, or `-` for s3-down, and return in words what it did."""
+        with clean.lock(self.dir, wait_s=30.0):
+            self.state, words = faults.make(model.load(self.dir), node, kind, options)
+        return words
+
+    def heal(self, node: str, kind: str = "") -> list[str]:
+        """Undo a node's faults, all or those of one kind, and return what that did in words, a line for each."""
+        with clean.lock(self.dir, wait_s=30.0):
+            self.state, said = faults.undo(model.load(self.dir), node, kind)
+        return said
 
     def wait_s3(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the S3 server answers and its bucket exists. Raise LackingError where there is none."""

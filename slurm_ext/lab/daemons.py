@@ -60,7 +60,7 @@ def environment(state: State, node: LabNode | None = None) -> dict[str, str]:
         FMSLURM_CONFIG=f"{home}/etc/fmslurm/fmslurm.yaml",
     )
     if node is not None:
-        env[HARDWARE] = f"{home}/nodes/{node.name}/root/etc/fmslurm-lab/hardware.env"
+        env[HARDWARE] = f"{home}/nodes/{node.name}/root/etc/fmslurm-lab/hardware.json"
     return env
 
 
@@ -145,11 +145,21 @@ def wait_up(state: State, nodes: Iterable[LabNode], *, timeout_s: float) -> None
         if time.monotonic() > deadline:
             some = ", ".join(f"{name} ({states.get(name, 'no answer')})" for name in sorted(waiting)[:5])
             raise LackingError(
-                f"{len(waiting)} of {len(wanted)} nodes are not up after {timeout_s:.0f} s: {some}",
-                remedy=f"See {state.dir}/log",
+                f"{len(waiting)} of {len(wanted)} nodes are not up after {timeout_s:.0f} s: {some}; "
+                f"slurmctld's log ends with {last_lines(state, 'slurmctld')}",
+                remedy=f"See {state.dir}/log (with `up --keep-logs` after a failed start)",
             )
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 1.0)
+
+
+def last_lines(state: State, name: str, count: int = 2) -> str:
+    """Return the end of a daemon's log on one line; empty where it has none."""
+    try:
+        lines = (Path(state.dir) / "log" / f"{name}.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return " / ".join(lines[-count:])[:600]
 
 
 def _name(pid: Pid) -> str:

@@ -43,6 +43,7 @@ class LabOptions:
     ready: bool = False
     s3: str = "wait"
     timeout_s: float = 90.0
+    keep_logs: bool = False  # of a start that failed
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from slurm_ext import command
-from slurm_ext.errors import FmslurmError
+from slurm_ext.errors import FmslurmError, LackingError
 from slurm_ext.lab.model import MARK, LabNode, Pid
 
 #: Wait until the namespaces are told, by the line `ready`; SIGCHLD ignored makes the kernel reap what is orphaned inside.
@@ -55,12 +55,15 @@ def start_holder(hostname: str, hosts_file: str, env: Mapping[str, str]) -> Pid:
 
 
 def enter(node: LabNode, argv: Sequence[str], *, pid: bool = True) -> list[str]:
-    """Return argv that runs inside a node's namespaces, or argv itself where the lab has none.
+    """Return argv that runs inside a node's namespaces, or argv itself where the lab has none. Raise LackingError for a
+    node that is dead.
 
     nsenter, not `ip netns exec`: the latter mounts /sys anew and hides the cgroup mounts, and slurmd then does not start.
     """
     if node.holder is None:
         return list(argv)
+    if not alive(node.holder):
+        raise LackingError(f"{node.name} is dead", remedy=f"Boot it with `fmslurm lab heal {node.name}`")
     namespaces = ["--net", "--uts", "--mount", *(["--pid"] if pid else [])]
     return ["nsenter", f"--target={node.holder.pid}", *namespaces, "--", *argv]
 
@@ -110,19 +113,22 @@ def marked(directory: str, pid_files: Iterable[Path] = ()) -> list[Found]:
         f"FMSLURM_CONFIG={directory}/etc/fmslurm/fmslurm.yaml".encode(),
     }
     named = {_number(path) for path in pid_files}
+
+    def is_ours(pid: int, entries: set[bytes]) -> bool:
+        started_in_lab = pid in named or any(entry.startswith(b"SLURM_JOB_ID=") for entry in entries)
+        return mark in entries or (bool(of_lab & entries) and started_in_lab)
+
+    return trees(is_ours)
+
+
+def trees(wanted: Callable[[int, set[bytes]], bool]) -> list[Found]:
+    """Return the processes whose number and environment `wanted` accepts, and all below them; never us or our ancestors."""
     processes = everything()
     ours = _ancestors({p.pid.pid: p for p in processes})
-    wanted = set()
-    for each in processes:
-        pid = each.pid.pid
-        entries = _environment(pid)
-        theirs = bool(of_lab & entries) and (pid in named or any(e.startswith(b"SLURM_JOB_ID=") for e in entries))
-        if mark in entries or theirs:
-            wanted.add(pid)
-    wanted -= ours
-    while more := {p.pid.pid for p in processes if p.parent in wanted} - wanted - ours:
-        wanted |= more
-    return [p for p in processes if p.pid.pid in wanted]
+    chosen = {p.pid.pid for p in processes if wanted(p.pid.pid, _environment(p.pid.pid))} - ours
+    while more := {p.pid.pid for p in processes if p.parent in chosen} - chosen - ours:
+        chosen |= more
+    return [p for p in processes if p.pid.pid in chosen]
 
 
 def kill(pids: Iterable[Pid], *, timeout_s: float = 10.0, number: int = signal.SIGKILL) -> list[Pid]:

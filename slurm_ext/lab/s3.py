@@ -14,12 +14,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_ext.errors import LackingError
-from slurm_ext.lab import process
+from slurm_ext.lab import daemons, journal, process
 from slurm_ext.lab.conf import BUCKET
 from slurm_ext.lab.model import State
 
 #: A lab's checkpoints are small; volumes of this size keep the folder so.
 _VOLUME_MB = 64
+
+#: After that long its process is there, or it never will be.
+_STARTED_S = 3.0
+
+
+#: The server puts unix sockets into /tmp, named by port alone: two servers with the same port in namespaces of their own
+#: would talk to each other through them. So it sees its own folder as /tmp, and is bound there to run from it.
+_PRIVATE = 'touch "$1/weed" && mount --bind "$2" "$1/weed" && mount --rbind "$1" /tmp && shift 2 && exec /tmp/weed "$@"'
+_SOCKETS = ("master-grpc", "volume-grpc", "filer", "filer-grpc", "s3", "s3-grpc")
 
 
 def program() -> str:
@@ -43,12 +52,28 @@ def prepare(directory: str) -> None:
     _private(folder / "credentials", f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
 
 
+def outside_files(state: State) -> list[str]:
+    """Return the files that the server makes outside the lab's folder: sockets, where it has no namespace to hide them."""
+    if state.mode == "netns" or not state.s3_port:
+        return []
+    s3, _, master_grpc, _, volume_grpc, filer, filer_grpc, s3_grpc = state.s3_ports
+    ports = (master_grpc, volume_grpc, filer, filer_grpc, s3, s3_grpc)
+    return [f"/tmp/seaweedfs-{name}-{port}.sock" for name, port in zip(_SOCKETS, ports, strict=True)]  # noqa: S108
+
+
 def argv(state: State) -> list[str]:
     """Return the command line of the server: every port given, nothing sent home, no port of a fixed default."""
+    folder = f"{state.dir}/s3"
+    if state.mode == "netns":
+        bind = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _PRIVATE, "sh", folder, program()]
+        return [*bind, *_arguments(state, "/tmp")]  # noqa: S108
+    return [program(), *_arguments(state, folder)]
+
+
+def _arguments(state: State, folder: str) -> list[str]:
     s3, master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3_grpc = state.s3_ports
-    folder, address = f"{state.dir}/s3", state.head.address
+    address = state.head.address
     return [
-        program(),
         "-logtostderr=true",
         "server",
         f"-dir={folder}/data",
@@ -76,7 +101,11 @@ def argv(state: State) -> list[str]:
 
 def start(state: State, env: Mapping[str, str]) -> None:
     """Start the server in the background; `wait` says when it answers."""
-    process.daemonize(state.head, argv(state), env={**env, "HOME": f"{state.dir}/s3"}, log=f"{state.dir}/log/s3.log")
+    for path in outside_files(state):
+        journal.intend(state.dir, "file", path=path)
+    # Its home, where it looks for a configuration of its own, is a folder without one.
+    env = {**env, "HOME": f"{state.dir}/s3"}
+    process.daemonize(state.head, argv(state), env=env, log=f"{state.dir}/log/s3.log")
 
 
 def wait(state: State, *, timeout_s: float) -> None:
@@ -95,7 +124,7 @@ def wait(state: State, *, timeout_s: float) -> None:
         region_name="us-east-1",
         config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}, proxies={}),
     )
-    deadline = time.monotonic() + timeout_s
+    started = time.monotonic()
     try:
         while True:
             try:
@@ -104,14 +133,20 @@ def wait(state: State, *, timeout_s: float) -> None:
             except client.exceptions.BucketAlreadyOwnedByYou:
                 return
             except (BotoCoreError, ClientError) as exc:
-                if time.monotonic() > deadline:
+                waited_s = time.monotonic() - started
+                if waited_s > timeout_s or (waited_s > _STARTED_S and not running(state)):
+                    last = Path(state.dir, "log/s3.log").read_text(errors="replace").splitlines()[-1:]
                     raise LackingError(
-                        f"the S3 server did not answer within {timeout_s:.0f} s: {exc}",
-                        remedy=f"See {state.dir}/log/s3.log",
+                        f"the S3 server did not answer within {waited_s:.0f} s: {exc}; its log ends with {last}"
                     ) from exc
                 time.sleep(0.25)
     finally:
         client.close()
+
+
+def running(state: State) -> bool:
+    """Say whether the server's process lives."""
+    return bool(daemons.find(state, state.head, "weed"))
 
 
 def credentials(directory: str) -> tuple[str, str]:

@@ -1,0 +1,69 @@
+"""What a fault of the lab acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_ext import command
+from slurm_ext.errors import FmslurmError, LackingError, UsageError
+from slurm_ext.lab import hardware, process
+from slurm_ext.lab.model import LabNode, State
+
+
+@dataclass
+class Site:
+    """What a fault acts on: the lab, one node of it, and what the command line said. A fault may put a new `state` here."""
+
+    state: State
+    node: LabNode
+    options: Mapping[str, Any]
+
+    @property
+    def root(self) -> Path:
+        """Return the root of the node's simulated facts."""
+        return Path(self.state.dir, "nodes", self.node.name, "root")
+
+    @property
+    def nvme(self) -> str:
+        """Return the node's NVMe folder."""
+        return f"{self.state.dir}/nodes/{self.node.name}/nvme"
+
+    @property
+    def lustre(self) -> str:
+        """Return the shared folder that plays Lustre."""
+        return f"{self.state.dir}/lustre"
+
+    def gpu(self) -> int:
+        """Return the GPU chosen, the first one by default. Raise UsageError where the node has none of that index."""
+        gpu, count = int(self.options.get("gpu") or 0), int(hardware.read_state(self.root).get("gpus", "0"))
+        if not 0 <= gpu < count:
+            raise UsageError(f"{self.node.name} has GPUs 0 to {count - 1}, not {gpu}", remedy="Choose --gpu")
+        return gpu
+
+    def set(self, **changes: str | None) -> None:
+        """Change keys of the node's hardware state; None takes a key out. `__` in a name stands for a dot."""
+        state = hardware.read_state(self.root)
+        for name, value in changes.items():
+            key = name.replace("__", ".")
+            state.pop(key, None)
+            if value is not None:
+                state[key] = value
+        hardware.write_state(self.root, state)
+
+    def inside(self, *argv: str, timeout_s: float = 10.0) -> command.Result:
+        """Run a program in the node's network and mount namespaces. Raise FmslurmError where it fails."""
+        result = command.run(process.enter(self.node, argv, pid=False), timeout_s=timeout_s)
+        if not result.ok:
+            raise FmslurmError(f"{self.node.name}: {result.words()}")
+        return result
+
+    def needs_namespaces(self, what: str) -> None:
+        """Raise LackingError in a lab without namespaces, where `what` would hit every node or the machine itself."""
+        if self.state.mode != "netns":
+            raise LackingError(
+                f"{what} needs a lab whose nodes have namespaces; this one is {self.state.mode}",
+                remedy="Use a machine where `fmslurm lab up --mode netns` works",
+            )
