@@ -1,0 +1,115 @@
+"""What runs after a job on each of its nodes: facts with the job's own window, a drain by policy, leftovers, evidence.
+
+The exit code is always 0: an epilog that fails drains its node, and a node is drained for a finding of its own or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_ext import shared, verdict
+from slurm_ext.config import modes, snapshot
+from slurm_ext.config.model import Settings, at_node
+from slurm_ext.gate import local
+from slurm_ext.gate.model import decisive
+from slurm_ext.hooks import decide, environment, jobfile, leftovers, trail
+from slurm_ext.hooks.environment import HookJob
+from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, with_conf
+from slurm_ext.hooks.supervise import PASS
+from slurm_ext.verdict import FAIL
+
+#: By which file of an attempt the controller says that it has decided what follows.
+DECISION = "decision.json"
+
+#: A fault can be logged a moment before the job's own clock says that it began (seconds).
+WINDOW_SLACK_S = 2.0
+
+
+def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
+    """Run the epilog for the job in `environ`; return 0."""
+    now = time.time()
+    job = environment.parse(environ, hostname=os.uname().nodename.split(".")[0])
+    if job is None:
+        return PASS
+    seen = snapshot.view(share, at_node(local_dir, job.node))
+    settings = with_conf(seen.settings, environ)
+    share = settings.site.share or share
+    rungs = rungs_of(settings, job, seen.off, now)
+    run_dir = at_node(settings.site.run_dir, job.node)
+    hold_s = decide.hold_completing_s(
+        job,
+        settings,
+        resume_mode=rungs.resume,
+        heartbeat_fresh=modes.heartbeat_is_fresh(seen.heartbeat, now=now),
+    )
+    within(REST_S + settings.gate.deadline_s + hold_s)
+    cleaned = leftovers.end(run_dir, job)
+    if rungs != Modes("off", "off", "off", "off"):
+        _look(job, settings, rungs, share, jobfile.read(run_dir, job.job_id), cleaned, now)
+    jobfile.remove(run_dir, job.job_id)
+    if hold_s > 0:
+        _wait_for_controller(job, share, hold_s)
+    return PASS
+
+
+def _look(
+    job: HookJob,
+    settings: Settings,
+    rungs: Modes,
+    share: str,
+    file: jobfile.JobFile | None,
+    cleaned: tuple[str, ...],
+    now: float,
+) -> None:
+    """Look at the node, write down what was found, and drain it where a finding convicts it and the mode enforces."""
+    # The file may be an older attempt's, whose prolog ran here and whose epilog did not.
+    mine = file if file is not None and file.attempt == job.attempt else None
+    begun = mine.started if mine is not None else job.start_s
+    window = (begun - WINDOW_SLACK_S, now) if begun is not None else None
+    look = local.look(settings, job.node, phase="epilog", job_window=window, deadline_s=settings.gate.deadline_s)
+    finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
+    plan = decide.on_gate(look.verdict, settings, mode=rungs.gate if rungs.gate != "off" else "shadow")
+    data: dict[str, Any] = {
+        "exit_code": f"{job.exit_code}:{job.exit_signal}",
+        "kernel": list(look.in_window[-40:]),
+        "window": list(window) if window is not None else None,
+        "gate": verdict.to_json(look.verdict),
+        "cleaned": list(cleaned),
+    }
+    if look.facts.boot_id:
+        data["boot_id"] = look.facts.boot_id
+    event = trail.about(
+        job,
+        "gate.epilog",
+        room="gate",
+        rule=look.verdict.rule,
+        reason=look.verdict.reason,
+        evidence=tuple(line for each in look.verdict.findings for line in each.evidence[:1]),
+        decision="pass" if finding is None else plan.act if not plan.would else f"would-{plan.would}",
+        dry_run=bool(plan.would),
+        boot_id=look.facts.boot_id,
+        data=data,
+    )
+    trail.emit(settings, job.node, event, share=share)
+    if finding is not None and plan.act == decide.DRAIN:
+        from slurm_ext.hooks import act
+
+        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id)
+        words = "drained" if done.done else f"not drained: {done.reason}"
+        trail.emit(settings, job.node, event._replace(event="gate.epilog-acted", decision=words, time=""), share=share)
+
+
+def _wait_for_controller(job: HookJob, share: str, hold_s: float) -> None:
+    """Keep the job in COMPLETING until the controller has written its decision, `hold_s` seconds at most.
+
+    A requeue of a job that is FAILED already breaks its dependants; while it completes they stay pending.
+    """
+    path = shared.attempt_path(share, job.attempt, DECISION)
+    give_up = time.monotonic() + hold_s
+    while path and time.monotonic() < give_up:
+        if shared.read_json(path, timeout_s=1.0) is not None:
+            return
+        time.sleep(0.2)  # a file on a share has no event that could be awaited

@@ -1,0 +1,76 @@
+"""What the prolog leaves for the job's own hooks on this node: one file for each job, written by root, read by the user."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from slurm_ext.files import read_trusted, write_atomic
+
+SCHEMA = 1
+
+
+class JobFile(NamedTuple):
+    """One job on one node. `exports` become the job's environment, `lines` stand in its log. Times: epoch seconds."""
+
+    job_id: str
+    attempt: str
+    run: str
+    uid: int
+    started: float
+    exports: dict[str, str]
+    lines: tuple[str, ...] = ()
+    opted_in: bool = False
+    schema: int = SCHEMA
+
+
+def path_of(run_dir: str, job_id: str) -> str:
+    """Return the path of a job's file. Raise ValueError for what is no job id."""
+    if not job_id.isdigit() or len(job_id) > 12:
+        raise ValueError(f"not a job id: {job_id!r}")
+    return os.path.join(run_dir, "jobs", f"{job_id}.json")
+
+
+def write(run_dir: str, job: JobFile) -> None:
+    """Write a job's file, whole. Raise OSError where the run folder cannot be written."""
+    write_atomic(path_of(run_dir, job.job_id), json.dumps(job._asdict()))
+
+
+def read(run_dir: str, job_id: str) -> JobFile | None:
+    """Return a job's file, or None where there is none that root wrote in this form."""
+    try:
+        data = json.loads(read_trusted(path_of(run_dir, job_id)))
+    except Exception:  # noqa: BLE001 - missing, untrusted or broken: for a hook all the same, there is nothing to go by
+        return None
+    return from_plain(data)
+
+
+def from_plain(data: Any) -> JobFile | None:
+    """Return the job file in plain data, or None where it has another form."""
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        return None
+    exports, lines = data.get("exports"), data.get("lines")
+    if not isinstance(exports, dict) or not isinstance(lines, list):
+        return None
+    try:
+        return JobFile(
+            str(data["job_id"]),
+            str(data["attempt"]),
+            str(data["run"]),
+            int(data["uid"]),
+            float(data["started"]),
+            {str(name): str(value) for name, value in exports.items()},
+            tuple(str(line) for line in lines),
+            bool(data.get("opted_in")),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def remove(run_dir: str, job_id: str) -> None:
+    """Remove a job's file, if it is there and can be."""
+    try:
+        os.unlink(path_of(run_dir, job_id))
+    except OSError:
+        return

@@ -1,0 +1,230 @@
+"""What runs before a job on each of its nodes: local gate, burn-in with the partners, one verdict, one act, and the job's file.
+
+Exit 1 means "this node is convicted and must drain" and nothing else; whatever breaks in us passes the job.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from slurm_ext import shared, verdict
+from slurm_ext.config import modes, snapshot
+from slurm_ext.config.model import Settings, at_node
+from slurm_ext.gate import local
+from slurm_ext.hooks import decide, environment, jobfile, marks, restore, trail
+from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
+from slurm_ext.hooks.environment import HookJob
+from slurm_ext.hooks.supervise import FAIL, PASS
+from slurm_ext.verdict import Verdict
+
+#: How long (seconds) all that is neither gate nor burn-in may take: settings, restore decision, acts, events.
+REST_S = 25.0
+
+#: How long (seconds) a leader waits for a convicted partner to act for itself before it acts for it.
+SELF_ACT_S = 3.0
+
+
+class Modes(NamedTuple):
+    """On which rung each room stands for this job on this node."""
+
+    gate: str
+    burnin: str
+    staging: str
+    resume: str
+
+
+class Passed(NamedTuple):
+    """What the checks came to: what to do, what was measured in words for the job's log, and data for the event."""
+
+    plan: Plan
+    lines: tuple[str, ...]
+    data: Mapping[str, Any]
+
+
+def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
+    """Run the prolog for the job in `environ` and return the hook's exit code."""
+    started = time.time()
+    hostname = os.uname().nodename.split(".")[0]
+    job = environment.parse(environ, hostname=hostname)
+    if job is None:
+        return PASS
+    seen = snapshot.view(share, at_node(local_dir, job.node))
+    settings = with_conf(seen.settings, environ)
+    share = settings.site.share or share
+    rungs = rungs_of(settings, job, seen.off, started)
+    within(REST_S + settings.gate.deadline_s + (0.0 if rungs.burnin == "off" else settings.burnin.deadline_s))
+    if rungs == Modes("off", "off", "off", "off"):
+        return PASS
+    passed = _check(job, settings, rungs, share)
+    return _act(job, settings, rungs, share, passed, started, seen.why)
+
+
+def with_conf(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """Return the settings with slurmd's own SLURM_CONF where the site names none: our commands must meet the same Slurm."""
+    if settings.site.slurm_conf or not environ.get("SLURM_CONF", "").startswith("/"):
+        return settings
+    return settings._replace(site=settings.site._replace(slurm_conf=environ["SLURM_CONF"]))
+
+
+def rungs_of(settings: Settings, job: HookJob, off: tuple[modes.Off, ...], now: float) -> Modes:
+    """Return the effective mode of each room for this job here."""
+    return Modes(
+        *(
+            modes.effective_mode(settings, room, node=job.node, partition=job.partition, off=off, now=now)[0]
+            for room in Modes._fields
+        )
+    )
+
+
+def _check(job: HookJob, settings: Settings, rungs: Modes, share: str) -> Passed:
+    """Look at this node, and where it is well at the job's nodes together."""
+    if rungs.gate == "off" and rungs.burnin == "off":
+        return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
+    look = local.look(settings, job.node, phase="prolog", job_window=None, deadline_s=settings.gate.deadline_s)
+    plan = Plan(PASS_ON, "the gate is off", "gate.off")
+    if rungs.gate != "off":
+        plan = decide.on_gate(look.verdict, settings, mode=rungs.gate)
+    lines = [f"gate on {job.node}: {look.words()}"]
+    data: dict[str, Any] = {"gate": verdict.to_json(look.verdict), "gate_s": round(look.seconds, 3)}
+    if look.facts.instance_type:
+        data["instance_type"] = look.facts.instance_type
+    if rungs.gate == "off" or plan.act == PASS_ON:
+        together = _together(job, settings, rungs, share, look)
+        if together is not None:
+            burnin_plan, words, more = together
+            # What the local look would have done is not forgotten where the burn-in decides.
+            plan = burnin_plan if burnin_plan.act != PASS_ON or not plan.would else plan
+            lines.append(words)
+            data |= more
+    return Passed(plan, tuple(lines), data)
+
+
+def _together(
+    job: HookJob, settings: Settings, rungs: Modes, share: str, look: local.Look
+) -> tuple[Plan, str, dict[str, Any]] | None:
+    """Run the burn-in where this job gets one; None where it does not, or where nobody asked for one."""
+    gpus = len(look.facts.smi.gpus) if look.facts.smi is not None else None
+    wanted, why = decide.burnin_wanted(job, settings, mode=rungs.burnin, gpus_on_node=gpus)
+    if not wanted:
+        if rungs.burnin == "off":
+            return None
+        return Plan(PASS_ON, look.verdict.reason, look.verdict.rule), f"no burn-in: {why}", {"burnin": {"skipped": why}}
+    from slurm_ext.burnin.model import outcome_to_json
+    from slurm_ext.hooks import partners
+
+    outcome, ended = partners.burnin(job, settings, share=share, instance_type=look.facts.instance_type)
+    if ended:
+        return Plan(PASS_ON, outcome.verdict.reason, outcome.verdict.rule), f"burn-in: {ended}", {}
+    plan = decide.on_burnin(outcome.verdict, outcome.culprits, settings, job, mode=rungs.burnin)
+    if rungs.burnin == "enforce" and decide.acting_node(job.nodes, outcome.culprits) == job.node:
+        _act_for_others(job, settings, share, outcome.verdict, outcome.culprits)
+    speed = f", {outcome.busbw_gbs:.3g} GB/s bus bandwidth" if outcome.busbw_gbs is not None else ""
+    words = (
+        f"burn-in over {len(job.nodes)} nodes, {outcome.ranks} GPUs: "
+        f"{outcome.verdict.verdict} in {outcome.seconds:.1f} s{speed}"
+    )
+    if outcome.verdict.verdict != "pass":
+        words += f": {outcome.verdict.reason}"
+    return plan, words, {"burnin": outcome_to_json(outcome)}
+
+
+def _act_for_others(job: HookJob, settings: Settings, share: str, found: Verdict, culprits: tuple[str, ...]) -> None:
+    """Drain each convicted partner that does not act for itself, and send the job back before this hook returns."""
+    from slurm_ext.hooks import act
+
+    late = []
+    give_up = time.monotonic() + SELF_ACT_S
+    for node in culprits:
+        while not shared.read_json(marks.drain_mark(share, job, node)) and time.monotonic() < give_up:
+            time.sleep(0.2)  # a file on a share has no event that could be awaited
+        if marks.claim_drain(share, job, node) == job.node:
+            late.append(node)
+    for node in late:
+        act.drain(settings, job, node, decide.finding_about(found, node), room="burnin")
+    if late:
+        reason = f"{', '.join(late)} convicted and silent: {found.reason}"
+        act.requeue(settings, job, reason=reason, rule=found.rule, room="burnin")
+
+
+def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Passed, started: float, why: str) -> int:
+    """Do what was decided, leave the job's file and the event, and return the exit code."""
+    plan = passed.plan
+    room = "burnin" if plan.rule.startswith("burnin") else "gate"
+    event = trail.about(
+        job,
+        "gate.prolog",
+        room=room,
+        rule=plan.rule,
+        reason=plan.reason,
+        evidence=plan.finding.evidence if plan.finding else (),
+        decision=plan.act if not plan.would else f"would-{plan.would}",
+        dry_run=bool(plan.would),
+        data={
+            "modes": rungs._asdict(),
+            "nodes": len(job.nodes),
+            "settings": why,
+            "problems": job.problems,
+            **passed.data,
+        },
+    )
+    if plan.act != PASS_ON:
+        trail.emit(settings, job.node, event, share=share)  # evidence leaves the node before anything is done
+        code, runs, note = (
+            _drain(job, settings, share, plan, room) if plan.act == DRAIN else _stop(job, settings, share, plan, room)
+        )
+        event = event._replace(event="gate.prolog-acted", decision=note, time="")
+        if not runs:
+            trail.emit(settings, job.node, event, share=share)
+            return code
+    told, more = restore.exports(job, settings, share=share, staging_mode=rungs.staging)
+    # In shadow nobody is told anything; a job's own restore is its own affair.
+    tells = {"warn", "enforce"} & {rungs.gate, rungs.burnin}
+    lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
+    opted_in = job.request is not None and job.request.resume is not None
+    file = jobfile.JobFile(job.job_id, job.attempt, job.run, job.uid, started, told, lines, opted_in)
+    try:
+        jobfile.write(at_node(settings.site.run_dir, job.node), file)
+    except OSError as exc:
+        event = event._replace(data={**event.data, "job_file": f"not written: {exc}"})
+    seconds = round(time.time() - started, 3)
+    trail.emit(settings, job.node, event._replace(data={**event.data, "seconds": seconds}), share=share)
+    return PASS
+
+
+def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
+    """Send the job back; return exit code, whether it runs after all, and what was done."""
+    from slurm_ext.hooks import act
+
+    policy = "pass" if room == "gate" else ""
+    done = act.stop_job(settings, job, reason=plan.reason, rule=plan.rule, room=room, policy=policy)
+    if not done.done:
+        return PASS, True, f"passed, since it was not stopped: {done.reason}"
+    marks.tell_partners(share, job, plan.reason)
+    return PASS, False, "job sent back"
+
+
+def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
+    """Drain this node; return exit code, whether the job runs here after all, and what was done."""
+    from slurm_ext.hooks import act
+
+    assert plan.finding is not None, "a node is drained for a finding"
+    marks.tell_partners(share, job, plan.reason)
+    by = marks.claim_drain(share, job, job.node)
+    if by and by != job.node:
+        return FAIL, False, f"drained by {by}"
+    if job.het:  # a component that fails does not stop the others: the whole job goes back first
+        act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
+    done = act.drain(settings, job, job.node, plan.finding, room=room)
+    if done.done:
+        return FAIL, False, "drained"
+    if not done.suppressed:
+        return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
+    if settings.drain.when_open == "pass":
+        return PASS, True, f"passed, since it was not drained: {done.reason}"
+    policy = "hold" if settings.drain.when_open == "hold" else "pass"
+    reason = f"{plan.reason}; not drained: {done.reason}"
+    stopped = act.stop_job(settings, job, reason=reason, rule=plan.rule, room=room, policy=policy)
+    return PASS, not stopped.done, f"job {'sent back' if stopped.done else 'passed'}, not drained: {done.reason}"
