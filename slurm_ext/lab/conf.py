@@ -221,6 +221,7 @@ def site_settings(state: State, *, python: str, slurm_bin: str) -> dict[str, Any
             "gres": "write",
             "source": "file",
             "source_file": f"{home}/ec2.json",
+            "nodes_file": f"{home}/nodes.csv",
         },
     }
 
