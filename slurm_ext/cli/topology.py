@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -22,16 +23,15 @@ from slurm_ext.topology.model import Tree
 from slurm_ext.topology.sources import join, node_map, recorded
 
 
-def _source_options(command: click.Command) -> click.Command:
+def _source_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say where nodes and places come from."""
-    command = click.option(
-        "--nodes", "nodes_file", default="", help="CSV file: node,instance_id (topology.nodes_file)"
-    )(command)
-    return click.option(
+    nodes = click.option("--nodes", "nodes_file", default="", help="CSV: node,instance_id (topology.nodes_file)")
+    answer = click.option(
         "--ec2-answer",
         default="",
         help="recorded DescribeInstanceTopology answer instead of a call (topology.source_file)",
-    )(command)
+    )
+    return answer(nodes(function))
 
 
 def _tree(settings: Settings, nodes_file: str, ec2_answer: str) -> tuple[Tree, str]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from slurm_ext.config.model import ROOMS
+from slurm_ext.config.modes import HEARTBEAT_FRESH_S
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
 from slurm_ext.verdict import is_ours
-
-#: The controller writes its heartbeat every few seconds; after this long nobody would release a job that a hook holds.
-HEARTBEAT_MAX_S = 60.0
 
 #: Releases that the test suite runs on or whose behaviour was read; outside of it we say so instead of guessing.
 SUPPORTED = ((22, 5), (26, 5))
@@ -140,7 +138,7 @@ def _daemons(facts: Facts) -> Iterator[Result]:
         yield Result(
             "controller.heartbeat", FAIL, "fmslurm-controller has left no sign of life", "Start fmslurm-controller"
         )
-    elif facts.heartbeat_age_s > HEARTBEAT_MAX_S:
+    elif facts.heartbeat_age_s > HEARTBEAT_FRESH_S:
         text = f"fmslurm-controller was last seen {facts.heartbeat_age_s:.0f} s ago"
         yield Result("controller.heartbeat", FAIL, text, "Start fmslurm-controller and read its log")
     else:

@@ -1,0 +1,98 @@
+"""Look at the cluster: each probe bounded, each failure a word in `errors`, never an exception."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+
+from slurm_ext import command, shared
+from slurm_ext.config import snapshot
+from slurm_ext.config.locate import Located
+from slurm_ext.credential import for_site
+from slurm_ext.doctor.model import Facts
+from slurm_ext.errors import FmslurmError
+from slurm_ext.slurm import connect
+
+#: A file server that hangs must not hang doctor.
+PROBE_S = 3.0
+
+
+def collect(located: Located) -> Facts:
+    """Return what can be seen from this machine; what cannot be seen is None, with the reason in `errors`."""
+    settings = located.settings
+    errors: dict[str, str] = {}
+    facts = Facts(settings, located.path, errors=errors)
+    try:
+        slurm = connect(settings)
+        facts = facts._replace(backend=slurm.name, version=slurm.version(), slurm_config=slurm.config())
+        facts = facts._replace(nodes=tuple(slurm.nodes()))
+    except FmslurmError as exc:
+        errors["slurm"] = str(exc)
+    if facts.slurm_config is not None:
+        facts = facts._replace(
+            hooks={kind: _hook_files(facts.slurm_config.get(kind, "")) for kind in ("Prolog", "Epilog")}
+        )
+    if settings.site.share:
+        facts = facts._replace(
+            share_problem=_share_problem(settings.site.share), snapshot_hash=_snapshot_hash(settings.site.share, errors)
+        )
+        beat = shared.heartbeat(settings.site.share, timeout_s=PROBE_S)
+        facts = facts._replace(heartbeat_age_s=time.time() - beat.time if beat is not None else None)
+        switches = shared.switches(settings.site.share, timeout_s=PROBE_S)
+        live = [switch for switch in switches or () if switch.until > time.time()]
+        facts = facts._replace(off={switch.room: switch.reason or "no reason given" for switch in live})
+    return facts._replace(munge=_munge_answers(located, errors))
+
+
+def _hook_files(patterns: str) -> tuple[str, ...]:
+    """Return the executable files that a Prolog= or Epilog= value means; slurmd expands it as glob(3) does."""
+
+    def look() -> bytes:
+        found = [path for pattern in patterns.split(",") for path in sorted(glob.glob(pattern.strip()))]
+        return "\n".join(path for path in found if os.path.isfile(path) and os.access(path, os.X_OK)).encode()
+
+    if not patterns or patterns == "(null)":
+        return ()
+    answer = command.call_bounded(look, timeout_s=PROBE_S)
+    return tuple(answer.decode("utf-8", "replace").split("\n")) if answer else ()
+
+
+def _share_problem(share: str) -> str | None:
+    def look() -> bytes:
+        try:
+            state = os.stat(share)
+        except OSError as exc:
+            return f"{share}: {exc.strerror}".encode()
+        if state.st_uid != 0 or state.st_mode & 0o022:
+            return (
+                f"{share} belongs to uid {state.st_uid}, mode {state.st_mode & 0o7777:o}: others may write it".encode()
+            )
+        return b""
+
+    answer = command.call_bounded(look, timeout_s=PROBE_S)
+    return f"{share} does not answer" if answer is None else answer.decode() or None
+
+
+def _snapshot_hash(share: str, errors: dict[str, str]) -> str | None:
+    path = os.path.join(share, snapshot.SNAPSHOT_FILE)
+    answer = command.call_bounded(lambda: snapshot.read(path).source_hash.encode(), timeout_s=PROBE_S)
+    if answer is None:
+        errors["snapshot"] = f"{path} is missing or cannot be used"
+        return None
+    return answer.decode()
+
+
+def _munge_answers(located: Located, errors: dict[str, str]) -> bool | None:
+    """Seal and open one message, in a child, since libmunge waits long for a munged that hangs."""
+
+    def work() -> bytes:
+        authenticator = for_site(located.settings, os.uname().nodename.split(".")[0])
+        return authenticator.open(authenticator.seal(b"doctor"))
+
+    try:
+        for_site(located.settings, os.uname().nodename.split(".")[0])
+    except FmslurmError as exc:
+        errors["munge"] = str(exc)
+        return False
+    return command.call_bounded(work, timeout_s=PROBE_S) == b"doctor"
