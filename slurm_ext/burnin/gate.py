@@ -1,0 +1,126 @@
+"""What the prolog hook calls: start this node's agent, wait for its outcome until the deadline, and never touch a GPU.
+
+The agent lives in a session of its own and may be wedged in the kernel: this side only reads a pipe, and goes in time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
+from slurm_ext.burnin.surroundings import EFA_LIBRARIES
+from slurm_ext.command import clean_env
+from slurm_ext.config.model import Settings, at_node
+
+#: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
+MARGIN_S = 2.0
+
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.agent import main; main()"
+
+#: An outcome with the rounds of 1,024 nodes is far below this.
+_ANSWER_MAX = 4 << 20
+
+
+def run_burnin(
+    job: BurninJob, settings: Settings, *, deadline_s: float, survey: bool = False, cgroups: bool = True
+) -> Outcome:
+    """Run the burn-in with the other nodes of the job and return its outcome within `deadline_s` (seconds).
+
+    `survey` measures all nodes and pairs and judges nothing; `cgroups` False leaves the agent in the caller's cgroup.
+    Never raises for what may go wrong outside: then the verdict is unknown.
+    """
+    started = time.monotonic()
+    deadline = started + deadline_s
+    margin = min(MARGIN_S, deadline_s / 10)
+    config = {
+        "job": job._asdict(),
+        "site": settings.site._asdict(),
+        "burnin": settings.burnin._asdict(),
+        "deadline_s": max(0.1, deadline_s - margin),
+        "survey": survey,
+        "cgroups": cgroups,
+    }
+    try:
+        agent = _start(json.dumps(config).encode(), at_node(settings.site.log_dir, job.node))
+    except OSError as exc:
+        return unknown("burnin.cannot-start", f"cannot start the agent: {exc}")
+    answer, late = _wait(agent, deadline)
+    if late:
+        # Stopped, starved or in the kernel's hands: the whole session goes, and nobody waits for its end.
+        _kill(agent.pid)
+    outcome = _parse(answer, late, deadline_s)
+    return outcome._replace(seconds=time.monotonic() - started)
+
+
+def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
+    """Start the agent, which must outlive this process when it has to: so not through `command.run`."""
+    os.makedirs(log_dir, mode=0o755, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    log = os.open(os.path.join(log_dir, "burnin.log"), flags, 0o640)
+    try:
+        agent = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, _PACKAGE_ROOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=clean_env(LD_LIBRARY_PATH=EFA_LIBRARIES),
+            cwd="/",
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        os.close(log)
+    assert agent.stdin is not None
+    try:
+        agent.stdin.write(config)
+        agent.stdin.close()
+    except BrokenPipeError:
+        pass  # it died at once; the closed pipe of its answer tells
+    return agent
+
+
+def _wait(agent: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
+    """Read one line until the agent closes its side or the deadline passes; return it, and whether it was late."""
+    assert agent.stdout is not None
+    descriptor = agent.stdout.fileno()
+    answer = bytearray()
+    late = True
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([descriptor], [], [], left)[0]:
+            break
+        chunk = os.read(descriptor, 65536)
+        answer += chunk
+        if not chunk or answer.endswith(b"\n") or len(answer) > _ANSWER_MAX:
+            late = False
+            break
+    agent.stdout.close()
+    # The process we started forked the agent and ended at once; where it did not, it is not waited for.
+    try:
+        agent.wait(0.05)
+    except subprocess.TimeoutExpired:
+        _kill(agent.pid)
+        agent.returncode = -signal.SIGKILL
+    return bytes(answer), late
+
+
+def _kill(session: int) -> None:
+    try:
+        os.killpg(session, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _parse(answer: bytes, late: bool, deadline_s: float) -> Outcome:
+    if late:
+        return unknown("burnin.deadline", f"the agent of this node gave no answer within {deadline_s:.0f} s")
+    try:
+        return outcome_from_json(json.loads(answer))
+    except (ValueError, TypeError):
+        return unknown("burnin.agent-died", "the agent of this node ended without an answer; see burnin.log")

@@ -1,0 +1,143 @@
+"""One node's side of the burn-in: turns the leader's orders into orders for its workers, and their reports into one answer.
+
+No sockets and no clock of its own: messages and times come in, messages go out through `send`. Orders: `round` {round, base
+(first rank here), ranks, root, bytes, iterations, limit_s, iteration_limit_s}, `id` {round, id}, `stop` {round}.
+Answers: `id` {round, id}, `trouble` {round}, `report` {round, ranks: [...]}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from slurm_ext.burnin.model import ERROR, HANG, LOCAL, OK, RankReport
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class Workers(Protocol):
+    """What a station needs of its workers; `pool.Pool` is the real one."""
+
+    def alive(self, gpu: int) -> bool:
+        """Say whether the worker of a GPU is there."""
+
+    def start(self, gpu: int) -> None:
+        """Start it unless it is there."""
+
+    def order(self, gpu: int, message: Mapping[str, Any]) -> None:
+        """Send it an order."""
+
+    def kill(self, gpu: int) -> None:
+        """Kill it."""
+
+
+class Station:
+    """The state of one node."""
+
+    def __init__(self, node: str, gpus: int, workers: Workers, send: Send, *, abort_s: float) -> None:
+        self._node, self._gpus, self._workers, self._send = node, gpus, workers, send
+        self._abort_s = abort_s
+        self._round = -1
+        self._base = 0
+        self._phases = {gpu: ("start", 0) for gpu in range(gpus)}
+        self._reports: dict[int, RankReport] = {}
+        self._deadline = 0.0
+        self._killed_at = 0.0
+        self._troubled = False
+
+    @property
+    def busy(self) -> bool:
+        """True while a round has been ordered and not yet answered."""
+        return self._round >= 0
+
+    def on_order(self, message: Mapping[str, Any], now: float) -> None:
+        """Take one order of the leader."""
+        kind, number = message.get("t"), int(message.get("round", -1))
+        if kind == "round":
+            self._begin(message, now)
+        elif number == self._round and kind == "id":
+            for gpu in range(self._gpus):
+                self._workers.order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
+        elif number == self._round and kind == "stop":
+            self._stop(now)
+
+    def _begin(self, message: Mapping[str, Any], now: float) -> None:
+        self._round, self._base = int(message["round"]), int(message["base"])
+        self._reports, self._troubled, self._killed_at = {}, False, 0.0
+        # The leader ends a round; this is for the case that its order to stop never comes.
+        self._deadline = now + float(message["limit_s"]) + self._abort_s
+        for gpu in range(self._gpus):
+            if not self._workers.alive(gpu):
+                self._phases[gpu] = ("start", 0)
+                self._workers.start(gpu)
+            self._workers.order(
+                gpu,
+                {
+                    "t": "round",
+                    "round": self._round,
+                    "rank": self._base + gpu,
+                    "ranks": int(message["ranks"]),
+                    "root": bool(message["root"]) and gpu == 0,
+                    "bytes": int(message["bytes"]),
+                    "iterations": int(message["iterations"]),
+                    "iteration_limit_s": float(message["iteration_limit_s"]),
+                },
+            )
+
+    def _stop(self, now: float) -> None:
+        if self._killed_at:
+            return
+        self._killed_at = now + self._abort_s
+        for gpu in range(self._gpus):
+            if gpu not in self._reports:
+                self._workers.order(gpu, {"t": "stop", "round": self._round})
+
+    def on_worker(self, gpu: int, message: Mapping[str, Any], now: float) -> None:
+        """Take one message of a worker."""
+        kind = message.get("t")
+        if kind == "phase":
+            self._phases[gpu] = (str(message["phase"]), int(message["step"]))
+        elif kind == "id":
+            self._send({"t": "id", "round": message["round"], "id": message["id"]})
+        elif kind == "slow":
+            self._trouble()
+        elif kind == "report" and message.get("round") == self._round:
+            fields = {k: v for k, v in message.items() if k in RankReport._fields}
+            fields["checksums"] = tuple(fields.get("checksums", ()))
+            self._report(RankReport(**{**fields, "rank": self._base + gpu, "node": self._node, "gpu": gpu}))
+
+    def on_worker_ended(self, gpu: int, how: str, now: float) -> None:
+        """Take the end of a worker that was not told to end."""
+        if self.busy and gpu not in self._reports:
+            phase, step = self._phases[gpu]
+            # Ended on our order, or its abort hung: the round had failed before, and this is no news of the GPU.
+            state, cause = (HANG, "") if self._killed_at else (ERROR, LOCAL)
+            self._report(RankReport(self._base + gpu, self._node, gpu, state, cause, phase, step, how))
+
+    def tick(self, now: float) -> None:
+        """Let time pass: stop a round that nobody stopped, kill workers that did not stop."""
+        if not self.busy:
+            return
+        if not self._killed_at and now >= self._deadline:
+            self._stop(now)
+        if self._killed_at and now >= self._killed_at:
+            for gpu in range(self._gpus):
+                if gpu not in self._reports:
+                    phase, step = self._phases[gpu]
+                    self._workers.kill(gpu)
+                    self._report(RankReport(self._base + gpu, self._node, gpu, HANG, "", phase, step, "killed"))
+
+    def _trouble(self) -> None:
+        if not self._troubled:
+            self._troubled = True
+            self._send({"t": "trouble", "round": self._round})
+
+    def _report(self, report: RankReport) -> None:
+        self._reports[report.gpu] = report
+        if len(self._reports) < self._gpus:
+            if report.state not in (OK, HANG):
+                self._trouble()
+            return
+        number, self._round = self._round, -1
+        ranks = [self._reports[gpu]._asdict() for gpu in range(self._gpus)]
+        self._send({"t": "report", "round": number, "ranks": ranks})

@@ -1,0 +1,106 @@
+"""Several nodes on one machine: each an agent on a loopback address of its own, with stand-in GPUs and NCCL."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from slurm_ext.burnin.gate import run_burnin
+from slurm_ext.burnin.model import BurninJob, Outcome
+from slurm_ext.config.model import Burnin, Settings, Site
+from slurm_ext.lab import standins
+
+
+@pytest.fixture(scope="session")
+def standin_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in libraries, compiled once."""
+    folder = tmp_path_factory.mktemp("standins")
+    standins.build(str(folder / "lib"), str(folder / "bin"))
+    return folder / "lib"
+
+
+class Cluster:
+    """Nodes n0, n1, ... with two GPUs each unless told otherwise."""
+
+    def __init__(self, folder: Path, libraries: Path, nodes: int, *, gpus: int = 2, port: int = 0, **burnin: object) -> None:
+        self.folder, self.nodes, self.gpus = folder, tuple(f"n{i}" for i in range(nodes)), gpus
+        key = os.urandom(32).hex()
+        table = folder / "addresses"
+        table.write_text("".join(f"{name} 127.0.0.{2 + i}\n" for i, name in enumerate(self.nodes)))
+        for name in self.nodes:
+            self.hardware(name)
+            state = folder / name / "state"
+            state.mkdir(parents=True)
+            (state / "channel.key").write_text(key)
+            (state / "channel.key").chmod(0o600)
+        options: dict[str, object] = {
+            "deadline_s": 20.0,
+            "rendezvous_s": 8.0,
+            "message_bytes": 1 << 20,
+            "iterations": 3,
+            "floor_busbw_gbs": 0.002,
+            "pair_floor_busbw_gbs": 0.002,
+            "nccl_library": str(libraries / "libnccl.so.2"),
+            "cuda_library": str(libraries / "libcuda.so.1"),
+            "transport": "socket",
+            "addresses": str(table),
+            "port": port,
+        }
+        self.settings = Settings(
+            site=Site(
+                root=f"{folder}/%n/root",
+                state_dir=f"{folder}/%n/state",
+                run_dir=f"{folder}/%n/run",
+                log_dir=f"{folder}/%n/log",
+                munge_socket=f"{folder}/no-munge-here",
+            ),
+            burnin=Burnin(**{**options, **burnin}),  # type: ignore[arg-type]
+        )
+
+    def hardware(self, node: str, **keys: object) -> None:
+        """Write the hardware state of one node."""
+        path = self.folder / node / "root/etc/fmslurm-lab/hardware.env"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = {"node": node, "gpus": self.gpus, **{k.replace("__", "."): v for k, v in keys.items()}}
+        fresh = path.with_suffix(".new")
+        fresh.write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+        fresh.rename(path)
+        path.with_suffix(".json").write_text("{}")
+
+    def job(self, node: str, job_id: str = "7", restarts: int = 0) -> BurninJob:
+        return BurninJob("c", job_id, restarts, self.nodes, node, self.gpus, "p5.48xlarge")
+
+    def log(self) -> str:
+        return "\n".join(f"[{p.parent.parent.name}] {p.read_text()}" for p in sorted(self.folder.glob("*/log/*.log")))
+
+    def run(
+        self, *, absent: tuple[str, ...] = (), deadline_s: float | None = None, survey: bool = False, job_id: str = "7"
+    ) -> dict[str, Outcome]:
+        """Let the hooks of all nodes run at once, and return what each got."""
+        limit = deadline_s or self.settings.burnin.deadline_s
+        started = time.monotonic()
+        present = [name for name in self.nodes if name not in absent]
+        with ThreadPoolExecutor(len(present)) as pool:
+            futures = {
+                name: pool.submit(
+                    run_burnin, self.job(name, job_id), self.settings, deadline_s=limit, survey=survey, cgroups=False
+                )
+                for name in present
+            }
+            outcomes = {name: future.result() for name, future in futures.items()}
+        assert time.monotonic() - started < limit + 1.5, "a hook outlived its deadline"
+        return outcomes
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path, standin_libraries: Path):
+    """Return a function that makes a cluster of N nodes."""
+
+    def make(nodes: int, **more: object) -> Cluster:
+        return Cluster(tmp_path, standin_libraries, nodes, **more)  # type: ignore[arg-type]
+
+    return make
