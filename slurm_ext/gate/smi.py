@@ -61,7 +61,7 @@ def parse_csv(text: str) -> Smi:
     for line in lines[1:]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(names):
-            if len(cells) > 2:
+            if len(cells) > 2 or (line is lines[-1] and not text.endswith("\n")):
                 complete = False
             else:
                 said.append(line)  # a warning between the rows
