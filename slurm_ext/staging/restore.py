@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import FindingError, LackingError
 from slurm_ext.files import sync_folder
+from slurm_ext.staging import find, s3
 from slurm_ext.staging import manifest as manifests
-from slurm_ext.staging import s3
 from slurm_ext.staging.checksum import Checksum, of_descriptor
+from slurm_ext.staging.identity import become
 from slurm_ext.staging.local import (
     apply_modes,
     copy_link,
@@ -29,6 +32,7 @@ from slurm_ext.staging.model import (
     incoming_name,
     step_name,
 )
+from slurm_ext.staging.survey import LUSTRE, S3, Place, Row, known_runs
 
 
 def prepare(target_dir: str, step: int) -> tuple[str, str]:
@@ -159,3 +163,46 @@ def verify_store(store: s3.Store, uid: int, whole: Manifest) -> list[str]:
         elif held is None:
             wrong.append(f"{entry.path}: the store does not tell its checksum")
     return wrong
+
+
+def fetch(settings: Settings, place: Place, row: Row, target: str) -> str:
+    """Copy a checkpoint from its nearest tier into a folder, as its owner, and return its path there.
+
+    Root's process becomes the owner's on the way: call it in a child. Raise as the tiers do.
+    """
+    if row.nearest == S3:
+        store, whole = in_store(settings, place, row.step)
+        become(place.uid, place.uid)  # with the store's keys in hand: the user's folders are written as the user
+        return from_store(store, place.uid, whole, target)
+    become(place.uid, place.uid)
+    return from_folder(row.path, whole_in(row), target)
+
+
+def wrong_in(tier: str, settings: Settings, place: Place, row: Row) -> list[str]:
+    """Return what is wrong with a step that a tier says it holds whole. Root calls it in a child, as `fetch`."""
+    if tier == S3:
+        store, whole = in_store(settings, place, row.step)
+        return verify_store(store, place.uid, whole)
+    become(place.uid, place.uid)
+    path = os.path.join(place.folder, step_name(row.step)) if tier == LUSTRE else row.path
+    return verify_folder(path, whole_in(row._replace(path=path)))
+
+
+def whole_in(row: Row) -> Manifest:
+    """Return the manifest of a complete checkpoint in a folder. Raise FindingError where it has gone."""
+    whole = manifests.read(os.path.join(row.path, MANIFEST)) or find.nvme_shard(row.path, row.step, 0)
+    if whole is None:
+        raise FindingError(f"{row.path} has gone")
+    return whole
+
+
+def in_store(settings: Settings, place: Place, step: int) -> tuple[s3.Store, Manifest]:
+    """Return the store and the manifest of a complete checkpoint in it. Raise FindingError where it has gone."""
+    tier = find.tier_of(settings, "s3")
+    if tier is None:
+        raise LackingError("the site has no S3 tier")
+    store = s3.connect(tier, settings)
+    for run in known_runs(settings, place):
+        if (whole := s3.read_manifest(store, place.uid, run, step)) is not None:
+            return store, whole
+    raise FindingError(f"step {step} has gone from S3")

@@ -68,6 +68,7 @@ def connect(tier: Tier, settings: Settings) -> Store:
             request_checksum_calculation="when_required",  # ours are computed while reading, once
             response_checksum_validation="when_required",
             s3={"addressing_style": "path" if endpoint else "auto"},
+            proxies={} if endpoint else None,  # a server of the site is not reached through a proxy to the world
         ),
     )
     return Store(client, bucket, prefix)
