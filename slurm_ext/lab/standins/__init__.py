@@ -49,6 +49,7 @@ PRODUCTS = (
             "cuda_module.c",
             "cuda_kernels.c",
             "cuda_errors.c",
+            "processes.c",
             "hardware.c",
         ),
     ),
@@ -70,6 +71,8 @@ PRODUCTS = (
             "hardware.c",
         ),
     ),
+    Product("lib", "libnvidia-ml.so.1", ("nvml.c", "processes.c", "hardware.c")),
+    Product("bin", "nvidia-smi", ("nvidia_smi.c", "nvidia_smi_fields.c", "processes.c", "hardware.c"), library=False),
 )
 
 

@@ -49,6 +49,7 @@ struct allocation {
 struct context {
     int gpu_number;
     int device; /* ordinal within this process */
+    int registered; /* descriptor that shows this process to nvidia-smi */
     int retained;
     CUresult sticky; /* once set, every call says it, as a real context does after a fatal error */
     long long ecc_baseline;

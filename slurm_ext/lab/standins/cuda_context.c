@@ -1,7 +1,9 @@
 #define _GNU_SOURCE
 #include "cuda.h"
+#include "processes.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context contexts[FM_MAX_GPUS];
@@ -50,6 +52,7 @@ CUresult fm_enter(struct context **context)
 FM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
     struct fm_gpu gpu;
+    struct fm_hardware hardware;
     CUresult result = fm_gpu_of(device, &gpu);
     if (result)
         return result;
@@ -67,6 +70,8 @@ FM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
         context->device = device;
         context->ecc_baseline = gpu.ecc_uncorrected;
         pthread_mutex_init(&context->lock, NULL);
+        fm_hardware_read(&hardware);
+        context->registered = fm_process_register(&hardware, gpu.number);
         context->null_stream = fm_stream_new(context, 1);
         if (!context->null_stream)
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -91,8 +96,11 @@ FM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     pthread_mutex_lock(&lock);
     if (!context->retained)
         result = CUDA_ERROR_INVALID_CONTEXT;
-    else if (--context->retained == 0)
+    else if (--context->retained == 0) {
         fm_context_free_all(context);
+        if (context->registered >= 0)
+            close(context->registered);
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }
