@@ -28,11 +28,11 @@ _HEAD = """\
 
 def value_text(value: Any, key: Key) -> str:
     """Return a value as YAML flow text that parses back to the same value for that key."""
-    if isinstance(value, tuple):
-        return "[" + ", ".join(value_text(item, key) for item in value) + "]"
     if hasattr(value, "_asdict"):
         known = keys("tiers")
         return "{" + ", ".join(f"{k}: {value_text(v, known[k])}" for k, v in value._asdict().items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(value_text(item, key) for item in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value == int(value):
