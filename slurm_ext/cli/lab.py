@@ -116,7 +116,7 @@ def run(directory: str, node: str | None, argv: tuple[str, ...]) -> None:
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="seconds until all must be up again")
 def restart(directory: str, node: str | None, timeout_s: float) -> None:
     """Restart slurmctld and the slurmds, and wait until all nodes are up again; jobs live on."""
-    Lab.load(directory).restart(node, timeout_s=timeout_s)
+    Lab.load(directory, _say).restart(node, timeout_s=timeout_s)
 
 
 @lab.command()

@@ -65,9 +65,10 @@ def up(directory: str, options: LabOptions, say: Say) -> State:
     journal.intend(directory, "process", name="daemons")
     daemons.start_munged(state)
     daemons.start_slurmctld(state)
+    since = time.time()
     for node in state.nodes:
         daemons.start_slurmd(state, node)
-    daemons.wait_up(state, state.nodes, timeout_s=options.timeout_s)
+    daemons.wait_up(state, state.nodes, timeout_s=options.timeout_s, since=since)
     say(f"{len(state.nodes)} nodes are up after {time.monotonic() - started:.1f} s")
     if state.s3_port and options.s3 == "wait":
         s3.wait(state, timeout_s=options.timeout_s)

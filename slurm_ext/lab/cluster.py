@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,12 +112,14 @@ class Lab:
             if each.name == self.state.head.name:
                 raise UsageError("the head has no slurmd", remedy="Leave --node out to restart everything")
             daemons.stop(self.state, each, "slurmd")
+        self.say(f"restarting {'slurmctld and ' if node is None else ''}slurmd on {len(chosen)} nodes")
         if node is None:
             daemons.stop(self.state, self.state.head, "slurmctld")
             daemons.start_slurmctld(self.state)
+        since = time.time()
         for each in chosen:
             daemons.start_slurmd(self.state, each)
-        daemons.wait_up(self.state, chosen, timeout_s=timeout_s)
+        daemons.wait_up(self.state, chosen, timeout_s=timeout_s, since=since)
 
     def fault(self, node: str, kind: str, **options: Any) -> str:
         """Make a fault (faults.KINDS) on a node, or `-` for s3-down, and return in words what it did."""

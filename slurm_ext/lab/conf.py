@@ -56,6 +56,7 @@ def slurm_conf(state: State, version: tuple[int, int], hostname: str) -> str:
         "SelectTypeParameters=CR_Core",
         "TopologyPlugin=topology/tree",
         "MpiDefault=none",
+        "MailProg=/bin/true",
         "PropagateResourceLimits=NONE",
         "PrologFlags=Alloc,DeferBatch",
         f"SchedulerParameters={','.join(scheduler)}",

@@ -132,14 +132,30 @@ def responding(states: Mapping[str, str], names: Collection[str]) -> set[str]:
     return {name for name in names if states.get(name, "").rstrip("~#!%$@+^-") in _UP}
 
 
-def wait_up(state: State, nodes: Iterable[LabNode], *, timeout_s: float) -> None:
-    """Wait until Slurm calls all nodes up. Raise LackingError, naming those that are not, after `timeout_s`."""
+def started(state: State, *, timeout_s: float = _CALL_S) -> Mapping[str, float]:
+    """Return when each node's slurmd that is registered now was started, in seconds since the epoch."""
+    env = {**environment(state), "SLURM_TIME_FORMAT": "%s"}
+    result = command.run(["scontrol", "--oneliner", "show", "nodes"], timeout_s=timeout_s, env=env)
+    found = re.findall(r"^NodeName=(\S+).*? SlurmdStartTime=(\d+)", result.stdout, re.MULTILINE)
+    return {name: float(at) for name, at in found}
+
+
+def wait_up(state: State, nodes: Iterable[LabNode], *, timeout_s: float, since: float = 0.0) -> None:
+    """Wait until Slurm calls all nodes up, each with a slurmd started at `since` (epoch) or later.
+
+    A controller that was restarted calls nodes up from memory: only a registration that is younger says that it is so.
+    Raise LackingError, naming those that are not up, after `timeout_s`.
+    """
     wanted = {node.name for node in nodes}
     deadline = time.monotonic() + timeout_s
     pause_s = 0.1
     while True:
-        states = node_states(state, timeout_s=min(5.0, timeout_s))
-        waiting = wanted - responding(states, wanted)
+        states = node_states(state, timeout_s=5.0)
+        ready = responding(states, wanted)
+        if since and ready == wanted:
+            times = started(state, timeout_s=5.0)
+            ready = {name for name in ready if times.get(name, 0.0) >= int(since)}
+        waiting = wanted - ready
         if not waiting:
             return
         if time.monotonic() > deadline:

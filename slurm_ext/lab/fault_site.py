@@ -54,8 +54,8 @@ class Site:
         hardware.write_state(self.root, state)
 
     def inside(self, *argv: str, timeout_s: float = 10.0) -> command.Result:
-        """Run a program in the node's network and mount namespaces. Raise FmslurmError where it fails."""
-        result = command.run(process.enter(self.node, argv, pid=False), timeout_s=timeout_s)
+        """Run a program in the node's namespaces. Raise FmslurmError where it fails."""
+        result = command.run(process.enter(self.node, argv), timeout_s=timeout_s)
         if not result.ok:
             raise FmslurmError(f"{self.node.name}: {result.words()}")
         return result

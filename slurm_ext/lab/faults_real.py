@@ -14,6 +14,7 @@ from slurm_ext.lab.model import HARDWARE
 
 _RATE = re.compile(r"[1-9][0-9]{0,5}[kmg]bit")
 _CALL_S = 10.0
+_UP_S = 30.0
 
 #: Size of the full layer besides what --free-kb leaves: the least that a tmpfs with an overlay in it needs.
 _FULL_KB = 128
@@ -63,8 +64,11 @@ def slurmd_kill(site: Site) -> str:
 
 
 def heal_slurmd(site: Site) -> str:
+    since = 0.0
     if not daemons.find(site.state, site.node, "slurmd"):
+        since = time.time()
         daemons.start_slurmd(site.state, site.node)
+    daemons.wait_up(site.state, [site.node], timeout_s=_UP_S, since=since)
     return "slurmd runs"
 
 
@@ -146,9 +150,10 @@ def lustre_stale(site: Site) -> str:
 
 def heal_lustre(site: Site) -> str:
     """Take the stale layer away."""
-    _unmount(site, site.lustre)
     assert site.node.holder is not None
+    # The server first: whoever hangs in its file system gets an error then, and so would `umount` hang.
     process.kill([p.pid for p in process.inside(site.node.holder) if stale_mount.is_server(p.pid.pid)])
+    _unmount(site, site.lustre)
     return f"{site.lustre} answers"
 
 
@@ -180,4 +185,4 @@ def _unmount(site: Site, point: str) -> None:
     # By the list of mounts, not by looking at the mount point: a stale one may hang whoever looks.
     assert site.node.holder is not None
     while point in mounts.points(site.node.holder.pid):
-        site.inside("umount", "--lazy", point)
+        site.inside("umount", "--lazy", "--no-canonicalize", point)

@@ -87,7 +87,9 @@ def plug_nodes(head: LabNode, nodes: Sequence[LabNode], subnet: str) -> None:
     lines = []
     for node in nodes:
         assert node.holder is not None
-        lines.append(f"link add p{node.index} type veth peer name {NIC} netns {node.holder.pid}")
+        # The same hardware address after a reboot of the node, as a real one has: neighbours remember it for a while.
+        mac = f"02:00:{ipaddress.ip_address(node.address).packed.hex(':')}"
+        lines.append(f"link add p{node.index} type veth peer name {NIC} address {mac} netns {node.holder.pid}")
         lines.append(f"link set p{node.index} master {BRIDGE} up")
     _batch(lines, head)
     for node in nodes:
