@@ -171,6 +171,8 @@ RULES: tuple[Callable[[Facts], Cause | None], ...] = (
     rules_slurm.no_machine,
     rules_slurm.node_lost,
     rules_node.kernel_hardware,
+    rules_node.our_finding,
+    rules_node.stopped_by_gate,
     rules_node.node_service,
     rules_node.out_of_memory,
     rules_log.pointing,

@@ -95,7 +95,7 @@ def _pread(descriptor: int, offset: int, size: int) -> bytes:
 
 _RESTART = re.compile(r"\bSLURM_RESTART_COUNT=(\d*)\b")
 _REQUEUED = re.compile(
-    r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
+    r"slurmstepd(?:-\S+)?: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
 )
 
 
@@ -126,7 +126,7 @@ def runs(log: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 _TALK = re.compile(
-    r"^(?:srun|slurmstepd|salloc|\[20\d\d-[^\]]+\] error): |^srun:|signal: 15|closing signal|death signal|Terminated"
+    r"^(?:srun|slurmstepd(?:-\S+)?|salloc|\[20\d\d-[^\]]+\] error): |^srun:|signal: 15|closing signal|death signal|Terminated"
 )
 
 

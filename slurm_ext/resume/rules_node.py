@@ -6,7 +6,7 @@ import re
 
 from slurm_ext.resume.facts import MAINTENANCE, NODE_FAULT, PROLOG, SERVICE, Facts, first_cause
 from slurm_ext.resume.kernel import XID_CERTAIN, Sign
-from slurm_ext.resume.model import HOLD, REQUEUE, REQUEUE_EXCLUDE, STOP, Cause
+from slurm_ext.resume.model import HOLD, REQUEUE, REQUEUE_EXCLUDE, STOP, WAIT_REQUEUE, Cause
 from slurm_ext.resume.rules_slurm import everybody
 from slurm_ext.resume.signatures import Hit
 
@@ -103,7 +103,18 @@ def node_service(facts: Facts) -> Cause | None:
             f"{rule} {','.join(sorted(culprits))}",
             hard,
         )
+    return None
+
+
+def our_finding(facts: Facts) -> Cause | None:
+    """Our own hooks found something on a node of the job that asks for a drain."""
     ours = [(node, event) for node, event in facts.events if event.source == "fmslurm" and node in facts.slurm.nodes]
+    hit = first_cause(facts)
+    if hit is not None and hit.signature.cause.startswith("user-") and not hit.signature.spread:
+        # The program failed by itself; only a broken GPU makes programs print all sorts of things.
+        ours = [
+            (node, event) for node, event in ours if event.type.startswith(("gpu.", "nvlink.", "nvswitch.", "kernel."))
+        ]
     if ours:
         culprits = tuple(dict.fromkeys(node for node, _ in ours))
         node, event = ours[0]
@@ -116,6 +127,10 @@ def node_service(facts: Facts) -> Cause | None:
         )
         lines = tuple(f"{name}: {one.type}: {one.text}" for name, one in ours[:4])
         named = event.text.split(" ", 1)[0] or "node"
+        if facts.several and len(culprits) == len(facts.slurm.nodes):
+            # What all nodes show is not theirs.
+            reason = f"{event.type} on all nodes alike"
+            return Cause(word, WAIT_REQUEUE, "node.finding-everywhere", 0.6, (), (), lines, reason, event.type)
         return Cause(
             word,
             REQUEUE_EXCLUDE,
@@ -130,6 +145,15 @@ def node_service(facts: Facts) -> Cause | None:
             (event.type, named),
         )
     return None
+
+
+def stopped_by_gate(facts: Facts) -> Cause | None:
+    """Our gate sent the job back without convicting a node."""
+    said = [(node, event) for node, event in facts.events if event.source == "fmslurm-stop"]
+    if not said:
+        return None
+    lines = tuple(f"{node}: {event.type}: {event.text}" for node, event in said[:3])
+    return Cause("infra-fabric", REQUEUE, "gate.stopped", 0.6, (), (), lines, said[0][1].text[:200], "gate.stopped")
 
 
 def _bears_out(hit: Hit, culprits: tuple[str, ...], times: list[float | None], rule: str) -> bool:

@@ -1,0 +1,312 @@
+"""One tick of the daemon: observe, attribute, decide, journal, act, confirm. Everything it knows is in the journal and Slurm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from slurm_ext import events, request, shared
+from slurm_ext.config.model import Settings
+from slurm_ext.config.modes import Heartbeat, Off, effective_mode
+from slurm_ext.errors import FmslurmError
+from slurm_ext.resume import observe, policy
+from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
+from slurm_ext.resume.attribute import attribute
+from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal
+from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
+from slurm_ext.slurm.model import Job, Node
+from slurm_ext.slurm.protocol import Slurm
+
+DECISION_FILE = "decision.json"
+#: How long (seconds) a verdict waits for the epilogs of all nodes to tell what they saw; they hold the job longer than that.
+SETTLE_S = 4.0
+#: Prologs of one job may start minutes apart (one hung slurmd delays the nodes behind it in the fan-out).
+PROLOG_SLACK_S = 240.0
+#: A hold of ours is brought up again after this long (seconds), so that nobody's job is forgotten.
+HOLD_EXPIRES_S = 7 * 86400.0
+
+ACTIVE = ("RUNNING", "CONFIGURING", "SUSPENDED")
+OVER = (
+    "COMPLETED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "CANCELLED",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "OUT_OF_MEMORY",
+    "DEADLINE",
+)
+
+
+class Tick(NamedTuple):
+    """What one tick saw: the time (seconds since the epoch), all nodes, and the mode of resume with its reason."""
+
+    now: float
+    nodes: tuple[Node, ...]
+    off: tuple[Off, ...]
+
+
+class Controller:
+    """The daemon without its loop. `crash` is called at named points of acting; tests end the process there."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        slurm: Slurm,
+        journal: Journal,
+        *,
+        cluster: str,
+        crash: Callable[[str], None] = lambda _point: None,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        """Take everything from outside; nothing is asked of Slurm yet."""
+        self.settings, self.slurm, self.journal, self.cluster = settings, slurm, journal, cluster
+        self.settle_s = settle_s
+        self.events_path = os.path.join(settings.site.log_dir.replace("%n", "controller"), "events.jsonl")
+        self.acts = Acts(slurm, settings, journal, self.events_path, crash)
+        self.jobs: dict[str, Job] = {}
+        self.seen_at = 0.0
+
+    def use(self, settings: Settings) -> None:
+        """Go on with other settings: what was pushed or switched since the last tick."""
+        self.settings = settings
+        self.acts = self.acts._replace(settings=settings)
+
+    def mode(self, tick: Tick, partition: str = "") -> str:
+        """Return the rung that holds for a job in a partition. Canary nodes narrow hooks, not the resumption of jobs."""
+        settings = self.settings._replace(mode=self.settings.mode._replace(canary=""))
+        return effective_mode(settings, "resume", partition=partition, off=tick.off, now=tick.now)[0]
+
+    def tick(self) -> None:
+        """Look once and do what is due. Raise FmslurmError where Slurm does not answer: nothing is decided then."""
+        now = time.time()
+        off = shared.switches(self.settings.site.share) or ()
+        tick = Tick(now, (), off)
+        self._beat(tick)
+        jobs = self.slurm.jobs()
+        self.jobs = {job.job_id: job for job in jobs}
+        self.seen_at = now
+        if self.mode(tick, next(iter(self.settings.mode.partitions), "")) == "off":
+            return
+        for job in jobs:
+            if self._is_ours(job):
+                tick = self._watch(job, tick)
+        for attempt in self.journal.unfinished():
+            if attempt.job_id not in self.jobs and attempt.cluster == self.cluster:
+                self.journal.finish(attempt, "Slurm no longer knows the job")
+        self._beat(tick)
+
+    def _beat(self, tick: Tick) -> None:
+        mode = self.mode(tick, next(iter(self.settings.mode.partitions), ""))
+        shared.beat(self.settings.site.share, Heartbeat(time.time(), mode, os.getpid()))
+
+    def _is_ours(self, job: Job) -> bool:
+        """Say whether a job asked to be brought back (or the site watches all), and can be: batch jobs that may requeue."""
+        wish = request.parse(job.comment)
+        if wish is not None and wish.off:
+            return False
+        if job.het_job_id and job.het_job_id != job.job_id:
+            return False  # the leader stands for all components
+        asked = wish is not None and wish.resume is not None
+        return asked or (not self.settings.resume.opt_in and job.requeue and bool(job.std_out))
+
+    def _watch(self, job: Job, tick: Tick) -> Tick:
+        """Bring the journal up to date with one job and do what follows."""
+        attempt = self.journal.latest(self.cluster, job)
+        if attempt is None and job.restarts > 0 and job.state == "PENDING":
+            # Its run was over before we looked: what is known of it lies in the trails of nodes that we cannot name.
+            return tick
+        if attempt is None or (job.restarts > attempt.restarts and attempt.phase == CLOSED):
+            if job.state not in ACTIVE and job.state not in OVER and "COMPLETING" not in job.flags:
+                return tick
+            if job.restarts > 0 and "REQUEUED" in job.flags and attempt is None:
+                return tick
+            if job.state == "PENDING":
+                return tick
+            attempt = self.journal.begin(self.cluster, job, tick.now)
+        if attempt.phase == WATCHED:
+            attempt, tick = self._judge(attempt, job, tick)
+        if attempt.phase == DECIDED:
+            self._act(attempt, job, tick)
+        return tick
+
+    def _judge(self, attempt: Attempt, job: Job, tick: Tick) -> tuple[Attempt, Tick]:
+        """Decide about a run that is over; one that goes on is only kept up to date."""
+        back = job.restarts > attempt.restarts
+        completing = "COMPLETING" in job.flags
+        if not back and runs(job):
+            if self._is_stuck(job, tick):
+                return self._decide_stuck(attempt, tick), tick
+            if job.nodes != attempt.job.nodes or job.start_time != attempt.job.start_time:
+                attempt = self.journal.begin(self.cluster, job, tick.now)
+            return attempt, tick
+        state = _state_behind(job) if back else _state_of(job)
+        if not back and (state == "PENDING" or (completing and state not in OVER)):
+            return attempt, tick  # not known yet how it ends
+        if state == "COMPLETED":
+            return self.journal.finish(self._remember_end(attempt, job, tick, state, back), "completed"), tick
+        if attempt.ended is None:
+            attempt = self._remember_end(attempt, job, tick, state, back)
+        if not tick.nodes:
+            tick = tick._replace(nodes=tuple(self.slurm.nodes()))
+        nodes = observe.nodes_of(attempt.job)
+        trail = observe.trails(self.settings.site.share, nodes, attempt.key)
+        history = self.journal.history(attempt)
+        evidence, log_size = observe.evidence(attempt, history, trail, tick.nodes)
+        cause = attribute(evidence)
+        settled = observe.reported(trail, nodes) or tick.now - (attempt.ended or tick.now) >= self.settle_s
+        if not settled and completing and not (cause.hard or cause.rule.startswith("slurm.")):
+            return attempt, tick
+        if back and cause.cause == "unknown":
+            # No node failed and no hook stopped it: a person requeued the job, and knows why.
+            said = cause.evidence
+            cause = Cause("scheduler", NONE, "slurm.requeued", 0.6, evidence=said, reason="somebody requeued the job")
+        return self._decide(attempt, history, cause, tick, log_size), tick
+
+    def _remember_end(self, attempt: Attempt, job: Job, tick: Tick, state: str, back: bool) -> Attempt:
+        """Keep how the run ended, with the nodes it had: Slurm forgets them, one by one while it completes."""
+        if not back:
+            kept = attempt.job
+            nodes = kept.nodes or job.nodes
+            merged = job._replace(nodes=nodes, batch_host=kept.batch_host or job.batch_host)
+            self.journal.begin(self.cluster, merged, tick.now)
+        return self.journal.end(attempt, tick.now, state, by_slurm=back)
+
+    def _is_stuck(self, job: Job, tick: Tick) -> bool:
+        """Say whether a job has been in its prolog for longer than any gate may take (seen with slurmd restarts on 26.05)."""
+        if job.reason != "Prolog" or not job.start_time:
+            return False
+        gate, burnin = self.settings.gate, self.settings.burnin
+        return tick.now - job.start_time > gate.deadline_s + burnin.deadline_s + burnin.rendezvous_s + PROLOG_SLACK_S
+
+    def _decide_stuck(self, attempt: Attempt, tick: Tick) -> Attempt:
+        attempt = self.journal.end(attempt, tick.now, "RUNNING", by_slurm=False)
+        minutes = (tick.now - attempt.job.start_time) / 60
+        said = (f"reason Prolog for {minutes:.0f} min",)
+        cause = Cause("scheduler", REQUEUE, "slurm.stuck-prolog", 0.8, evidence=said, reason="the prolog never ended")
+        return self._decide(attempt, self.journal.history(attempt), cause, tick, attempt.log_start)
+
+    def _decide(self, attempt: Attempt, history: Sequence[Attempt], cause: Cause, tick: Tick, log_size: int) -> Attempt:
+        """Weigh the cause against history and budgets, and journal the decision with its event."""
+        wish = request.parse(attempt.job.comment)
+        past = tuple(
+            Past(old.cause.cause, old.cause.root, old.cause.culprit_nodes if old.decision.exclude else ())
+            for old in history
+            if old.cause is not None and old.decision is not None and old.decision.action in COMES_BACK
+        )
+        decision = policy.decide(
+            cause,
+            policy.Situation(
+                self.settings.resume,
+                past,
+                wish.resume if wish is not None and wish.resume is not None else -1,
+                len(tick.nodes),
+                attempt.job.node_count or 1,
+                attempt.by_slurm,
+                (hash_of(attempt.key) % 1000) / 1000,
+            ),
+        )
+        dry_run = self.mode(tick, attempt.job.partition) != "enforce"
+        attempt = self.journal.decide(attempt, cause, decision, dry_run=dry_run, log_end=log_size)
+        event = self.acts.event(attempt, "resume.decision")
+        more = {"confidence": cause.confidence, "exclude": list(decision.exclude), "wait_s": decision.wait_s}
+        event = event._replace(evidence=cause.evidence, dry_run=dry_run, data={**event.data, **more})
+        try:
+            events.append(self.events_path, event, durable=True)
+        except (OSError, FmslurmError):
+            if not dry_run:
+                raise  # what cannot be written down is not done
+        return attempt
+
+    def _act(self, attempt: Attempt, job: Job, tick: Tick) -> None:
+        """Take the steps a decision needs, as far as they can be taken now."""
+        decision = attempt.decision
+        assert decision is not None
+        if attempt.dry_run:
+            self._tell(attempt, acted=False)
+            self.journal.finish(attempt, f"would {decision.action}: mode is not enforce")
+            return
+        outcome = self._steps(attempt, job, tick)
+        if outcome == WAITING:
+            return
+        if outcome == GIVEN_UP:
+            event = self.acts.event(attempt, "resume.given-up")
+            events.append(self.events_path, event._replace(phase="failed"), durable=True)
+        self._tell(attempt, acted=outcome == DONE)
+        self.journal.finish(attempt, {DONE: decision.action, GIVEN_UP: "given up: Slurm refused"}[outcome])
+
+    def _steps(self, attempt: Attempt, job: Job, tick: Tick) -> str:
+        decision = attempt.decision
+        assert decision is not None
+        acts = self.acts
+        if decision.action not in COMES_BACK:
+            if decision.action != HOLD:
+                return DONE
+            first = DONE if attempt.by_slurm else acts.requeue(attempt)
+            self._tell_once(attempt, first)
+            if first != DONE or "COMPLETING" in job.flags:
+                return first if first != DONE else WAITING
+            return acts.hold(attempt)
+        first = DONE if attempt.by_slurm else acts.requeue(attempt)
+        self._tell_once(attempt, first)
+        if first != DONE:
+            return first
+        set_aside = acts.exclude(attempt)
+        acts.drain(attempt, tick.now)
+        if set_aside == WAITING:
+            return WAITING
+        if attempt.by_slurm and job.priority == 0 and job.reason in ("JobHeldUser", "JobHeldAdmin"):
+            return DONE  # a person holds it, and a person releases it
+        return acts.release(attempt, decision.wait_s)
+
+    def _tell_once(self, attempt: Attempt, step: str) -> None:
+        """Free the epilog, which keeps the job completing until we have acted."""
+        if step != WAITING and self.journal.step(attempt, "told") is None:
+            self._tell(attempt, acted=True)
+            self.journal.mark(attempt, "told", "done", time.time())
+
+    def _tell(self, attempt: Attempt, *, acted: bool) -> None:
+        """Write the decision where the epilog waits for it and where people and tools find it."""
+        decision = attempt.decision
+        assert decision is not None
+        path = shared.attempt_path(self.settings.site.share, attempt.key, DECISION_FILE)
+        shared.write_json(
+            path,
+            {
+                "schema": 1,
+                "attempt": attempt.key,
+                "action": decision.action,
+                "rule": decision.rule,
+                "reason": decision.reason,
+                "acted": acted,
+                "dry_run": attempt.dry_run,
+                "time": time.time(),
+            },
+        )
+
+
+def hash_of(text: str) -> int:
+    """Return a number that is the same for the same text in every process."""
+    number = 2166136261
+    for letter in text.encode():
+        number = (number ^ letter) * 16777619 % 2**32
+    return number
+
+
+def _state_behind(job: Job) -> str:
+    """Return how the run before ended, as far as the requeued job still tells."""
+    return "PREEMPTED" if "reempt" in job.reason else ""
+
+
+#: scancel ends a job with SIGTERM or SIGKILL; these a program gives itself.
+_OWN_SIGNALS = ("4", "6", "7", "8", "11")
+
+
+def _state_of(job: Job) -> str:
+    """Return how a run ends: a completing job that a signal of its own killed will be FAILED, though Slurm says nothing yet."""
+    if job.state == "COMPLETING" and job.exit_code.partition(":")[2] in _OWN_SIGNALS:
+        return "FAILED"
+    return job.state
