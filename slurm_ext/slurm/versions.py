@@ -20,7 +20,6 @@ SINCE: dict[str, tuple[int, int]] = {
     "failed-node-in-accounting": (23, 2),
     "force-requeue-on-fail": (23, 2),  # PrologFlags=ForceRequeueOnFail
     "batch-script-limit-configurable": (23, 2),  # SchedulerParameters=max_batch_requeue
-    "extra-text": (23, 2),  # sbatch --extra
     "json-pinned-parser": (23, 11),  # --json=v0.0.40
     "topology-block": (23, 11),
     "topology-yaml": (25, 5),

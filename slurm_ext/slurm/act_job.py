@@ -1,0 +1,177 @@
+"""What fmslurm does to jobs: mode, event first, act, confirm by reading Slurm again. Callers reach it through act.py.
+
+Standard library only: hooks import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slurm_ext import shared
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import FmslurmError, SlurmError
+from slurm_ext.slurm.breaker import choose_stop
+from slurm_ext.slurm.hostlist import expand, fold
+from slurm_ext.slurm.journal import Journal
+from slurm_ext.slurm.model import Job
+from slurm_ext.slurm.outcome import Context, Outcome, event_for, observe, rung_for
+from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.verdict import one_line
+
+
+def requeue_job(
+    slurm: Slurm,
+    settings: Settings,
+    job_id: str,
+    *,
+    hold: bool,
+    rule: str,
+    reason: str,
+    context: Context,
+    evidence: Sequence[str] = (),
+    restarts: int | None = None,
+) -> Outcome:
+    """Requeue a job (held with `hold`) and confirm it.
+
+    `restarts` is the count of the attempt that is to end: where Slurm's is higher already, somebody was first and that
+    is as good (held or not). Without it, a pending job counts as requeued. Components of het jobs are refused by Slurm:
+    pass the id of their leader.
+    """
+
+    def act(job: Job) -> None:
+        if hold and job.state == "PENDING" and "COMPLETING" not in job.flags:
+            slurm.hold(job.job_id)  # requeuehold of a pending job is refused
+        else:
+            slurm.requeue(job.job_id, hold=hold)
+
+    def wanted(job: Job) -> bool:
+        if restarts is not None and job.restarts > restarts:
+            return True
+        return job.state == "PENDING" and (not hold or job.priority == 0)
+
+    def confirmed(before: Job, after: Job) -> bool:
+        return wanted(after) or after.restarts > before.restarts
+
+    name = "job.requeuehold" if hold else "job.requeue"
+    return _on_job(slurm, settings, job_id, name, act, wanted, rule, reason, evidence, context, confirmed)
+
+
+def stop_job(
+    slurm: Slurm,
+    settings: Settings,
+    job_id: str,
+    *,
+    restarts: int,
+    rule: str,
+    reason: str,
+    context: Context,
+    evidence: Sequence[str] = (),
+    when_used_up: str = "",
+) -> Outcome:
+    """Stop a job that no node is convicted for: requeuehold, requeue, or let it pass, as breaker.choose_stop says.
+
+    `restarts` is SLURM_JOB_RESTART_COUNT. Where the outcome is `passed` nothing was done and the job may run.
+    """
+    beat = shared.heartbeat(settings.site.share)
+    policy = when_used_up or ("hold" if settings.burnin.on_unknown == "hold" else "pass")
+    how, why = choose_stop(beat, restarts, settings, limit=settings.resume.infra, when_used_up=policy, now=context.now)
+    lines = (*evidence, why)
+    if how == "pass":
+        event = event_for("job.stop", settings, context)._replace(
+            job=job_id, rule=rule, reason=reason, evidence=lines, decision="pass"
+        )
+        Journal(context.events_path, settings.site.share, context.node).write(event)
+        return Outcome(False, "passed", why, context.mode)
+    return requeue_job(
+        slurm,
+        settings,
+        job_id,
+        hold=how == "requeuehold",
+        restarts=restarts,
+        rule=rule,
+        reason=reason,
+        evidence=lines,
+        context=context,
+    )
+
+
+def exclude_nodes(
+    slurm: Slurm, settings: Settings, job_id: str, nodes: Sequence[str], *, rule: str, reason: str, context: Context
+) -> Outcome:
+    """Add nodes to a pending job's ExcNodeList, what the user or an earlier act excluded kept. The caller stores the old one.
+
+    Names that Slurm does not know (any more) are left out: one unknown name makes it refuse the whole list.
+    """
+
+    def merged(job: Job) -> str:
+        known = {node.name for node in slurm.nodes()}
+        return fold(name for name in {*expand(job.excluded_nodes), *nodes} if name in known)
+
+    def act(job: Job) -> None:
+        slurm.update_job(job_id, {"ExcNodeList": merged(job)})
+
+    def wanted(job: Job) -> bool:
+        return set(expand(merged(job))) <= set(expand(job.excluded_nodes))
+
+    return _on_job(slurm, settings, job_id, "job.exclude", act, wanted, rule, reason, tuple(nodes), context)
+
+
+def release_job(
+    slurm: Slurm, settings: Settings, job_id: str, *, rule: str, reason: str, context: Context, start_now: bool = False
+) -> Outcome:
+    """Release a held job; with `start_now` also take away the wait that follows a requeue (StartTime=now)."""
+
+    def act(job: Job) -> None:
+        slurm.release(job_id)
+        if start_now:
+            slurm.update_job(job_id, {"StartTime": "now"})
+
+    def wanted(job: Job) -> bool:
+        waiting = start_now and job.state == "PENDING" and job.eligible_time > context.now + 5
+        return job.priority != 0 and not waiting
+
+    return _on_job(slurm, settings, job_id, "job.release", act, wanted, rule, reason, (), context)
+
+
+def _on_job(
+    slurm: Slurm,
+    settings: Settings,
+    job_id: str,
+    name: str,
+    act: Callable[[Job], None],
+    wanted: Callable[[Job], bool],
+    rule: str,
+    reason: str,
+    evidence: Sequence[str],
+    context: Context,
+    confirmed: Callable[[Job, Job], bool] | None = None,
+) -> Outcome:
+    event = event_for(name, settings, context)._replace(
+        job=job_id, rule=rule, reason=one_line(reason), evidence=tuple(evidence), decision=name.partition(".")[2]
+    )
+    journal = Journal(context.events_path, settings.site.share, context.node)
+    rung, why = rung_for(settings, context, context.node)
+    if (observed := observe(journal, event, context, rung, why)) is not None:
+        return observed
+    try:
+        job = _job(slurm, job_id)
+        if wanted(job):
+            return Outcome(True, "already", f"job {job_id} is that already", rung)
+    except FmslurmError as exc:
+        journal.write(event._replace(phase="failed", evidence=(*evidence, str(exc))))
+        return Outcome(False, "failed", str(exc), rung)
+
+    def confirm() -> str:
+        after = _job(slurm, job_id)
+        took = confirmed(job, after) if confirmed else wanted(after)
+        return "" if took else f"job {job_id} is {after.state} {' '.join(after.flags)} afterwards"
+
+    done, wrong = journal.do(event, lambda: act(job), confirm)
+    return Outcome(done, "done" if done else "failed", one_line(reason) if done else wrong, rung)
+
+
+def _job(slurm: Slurm, job_id: str) -> Job:
+    for job in slurm.jobs([job_id]):
+        if job.job_id == job_id:
+            return job
+    raise SlurmError(f"Slurm knows no job {job_id}")
