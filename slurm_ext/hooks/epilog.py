@@ -39,6 +39,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     share = settings.site.share or share
     rungs = rungs_of(settings, job, seen.off, now)
     run_dir = at_node(settings.site.run_dir, job.node)
+    file = jobfile.read(run_dir, job.job_id)
+    if file is not None:
+        # Once a job is requeued, its epilog sees the count of the next attempt (22.05.8): the prolog knew which one this is.
+        job = job._replace(restarts=file.restarts)
     hold_s = decide.hold_completing_s(
         job,
         settings,
@@ -48,7 +52,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     within(REST_S + settings.gate.deadline_s + hold_s)
     cleaned = leftovers.end(run_dir, job)
     if rungs != Modes("off", "off", "off", "off"):
-        _look(job, settings, rungs, share, jobfile.read(run_dir, job.job_id), cleaned, now)
+        _look(job, settings, rungs, share, file, cleaned, now)
     jobfile.remove(run_dir, job.job_id)
     if hold_s > 0:
         _wait_for_controller(job, share, hold_s)
@@ -65,9 +69,7 @@ def _look(
     now: float,
 ) -> None:
     """Look at the node, write down what was found, and drain it where a finding convicts it and the mode enforces."""
-    # The file may be an older attempt's, whose prolog ran here and whose epilog did not.
-    mine = file if file is not None and file.attempt == job.attempt else None
-    begun = mine.started if mine is not None else job.start_s
+    begun = file.started if file is not None else job.start_s
     window = (begun - WINDOW_SLACK_S, now) if begun is not None else None
     look = local.look(settings, job.node, phase="epilog", job_window=window, deadline_s=settings.gate.deadline_s)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None

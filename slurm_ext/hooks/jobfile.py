@@ -19,7 +19,8 @@ class JobFile(NamedTuple):
     run: str
     uid: int
     started: float
-    exports: dict[str, str]
+    restarts: int = 0
+    exports: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
     lines: tuple[str, ...] = ()
     opted_in: bool = False
     schema: int = SCHEMA
@@ -60,6 +61,7 @@ def from_plain(data: Any) -> JobFile | None:
             str(data["run"]),
             int(data["uid"]),
             float(data["started"]),
+            int(data["restarts"]),
             {str(name): str(value) for name, value in exports.items()},
             tuple(str(line) for line in lines),
             bool(data.get("opted_in")),

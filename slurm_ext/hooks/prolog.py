@@ -170,7 +170,10 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
             **passed.data,
         },
     )
+    opted_in = job.request is not None and job.request.resume is not None
+    file = jobfile.JobFile(job.job_id, job.attempt, job.run, job.uid, started, job.restarts, opted_in=opted_in)
     if plan.act != PASS_ON:
+        _leave(job, settings, file)  # the epilog of an attempt that ends here must know which one it was
         trail.emit(settings, job.node, event, share=share)  # evidence leaves the node before anything is done
         code, runs, note = (
             _drain(job, settings, share, plan, room) if plan.act == DRAIN else _stop(job, settings, share, plan, room)
@@ -183,15 +186,19 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
     # In shadow nobody is told anything; a job's own restore is its own affair.
     tells = {"warn", "enforce"} & {rungs.gate, rungs.burnin}
     lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
-    opted_in = job.request is not None and job.request.resume is not None
-    file = jobfile.JobFile(job.job_id, job.attempt, job.run, job.uid, started, told, lines, opted_in)
+    trouble = _leave(job, settings, file._replace(exports=told, lines=lines))
+    more_data = {"seconds": round(time.time() - started, 3), **({"job_file": trouble} if trouble else {})}
+    trail.emit(settings, job.node, event._replace(data={**event.data, **more_data}), share=share)
+    return PASS
+
+
+def _leave(job: HookJob, settings: Settings, file: jobfile.JobFile) -> str:
+    """Write the job's file; return why not where that failed: a job without it runs all the same."""
     try:
         jobfile.write(at_node(settings.site.run_dir, job.node), file)
     except OSError as exc:
-        event = event._replace(data={**event.data, "job_file": f"not written: {exc}"})
-    seconds = round(time.time() - started, 3)
-    trail.emit(settings, job.node, event._replace(data={**event.data, "seconds": seconds}), share=share)
-    return PASS
+        return f"not written: {exc}"
+    return ""
 
 
 def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
