@@ -23,15 +23,19 @@ class LabDaemons:
     def __init__(self, lab: Lab, root: str, config_path: str, programs: tuple[str, ...]) -> None:
         self._lab, self._root, self._config, self._programs = lab, root, config_path, programs
 
-    def restart(self) -> list[str]:
-        """Stop what runs, start all, and return the names."""
-        self.stop()
-        started = []
+    def start(self, *, anew: bool) -> list[str]:
+        """Start what does not run (with `anew` all, after stopping what runs), and return the names of all."""
+        if anew:
+            self.stop()
+        running = self.running()
+        names = []
         for name, program, node in self._wanted():
+            names.append(name)
+            if name in running:
+                continue
             argv = ["env", f"{ROLE}={name}", f"{self._root}/bin/{program}", "--config", self._config]
             self._lab.start(name, argv, node=node)
-            started.append(name)
-        return started
+        return names
 
     def stop(self) -> list[str]:
         """Stop every daemon of ours in the lab: SIGTERM, then SIGKILL. Raise FmslurmError where one cannot be ended."""

@@ -252,15 +252,18 @@ def _switches(data: Sequence[Any] | None) -> tuple[Off, ...]:
 def _last_good(local_dir: str) -> dict[str, Any]:
     try:
         data = json.loads(read_trusted(os.path.join(local_dir, LAST_GOOD_FILE)))
-    except (UntrustedFileError, OSError, ValueError):
+    except (UntrustedFileError, OSError, ValueError, RecursionError):
         return {}
     if not isinstance(data, dict):
         return {}
     # Written by us as root, yet an older version may have written another shape.
     switches = data.get("off")
-    if not isinstance(switches, list) or not all(isinstance(item, list) and len(item) == 4 for item in switches):
-        data["off"] = []
+    data["off"] = [item for item in switches if _is_switch(item)] if isinstance(switches, list) else []
     return data
+
+
+def _is_switch(item: Any) -> bool:
+    return isinstance(item, list) and [type(part) for part in item] in ([str, float, str, str], [str, int, str, str])
 
 
 def _keep(local_dir: str, last: Mapping[str, Any], good: Mapping[str, Any]) -> None:

@@ -30,8 +30,8 @@ Say = Callable[[str], None]
 class Daemons(Protocol):
     """Whoever keeps our daemons running here: systemd, or a lab."""
 
-    def restart(self) -> list[str]:
-        """Start what is not running, start anew what is, and return names."""
+    def start(self, *, anew: bool) -> list[str]:
+        """Start what is not running, with `anew` also restart what is, and return the names of all."""
 
     def stop(self) -> list[str]:
         """Stop what is running and return names."""
@@ -72,7 +72,7 @@ def install(settings: Settings, plan: Plan, known: Manifest, slurm: Slurm, daemo
         slurm.reconfigure()
         active = _wait_for(lambda: uses(slurm, hooks), timeout_s=15.0)
     say(f"Slurm: {'runs the hooks' if active else 'does not run the hooks yet'}")
-    started = daemons.restart()
+    started = daemons.start(anew=bool(changed))
     say(f"daemons: {', '.join(started) if started else 'none'}")
     return Installed(done.version, tuple(changes), generation, tuple(started), active)
 

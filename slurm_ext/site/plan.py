@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_ext.config.model import Settings
+from slurm_ext.errors import UsageError
 from slurm_ext.site.model import FILE, FOLDER, LINK, Item, Plan
 from slurm_ext.site.slurm_conf import merged
 
@@ -19,6 +21,10 @@ SHARE_FOLDERS = ("config", "config/off", "controller", "nodes", "jobs", "ledger"
 
 #: Runs last of all (Slurm goes from z to a, then 9 to 0) and keeps the folder from being empty, which Slurm calls a failure.
 KEEP = b"#!/bin/sh\n# fmslurm: Slurm fails a job where this folder is empty.\nexit 0\n"
+
+
+#: What paths in hooks, units and slurm.conf may hold; `%n` stands for the node.
+_TAME = re.compile(r"([A-Za-z0-9/._+@:-]|%n)*")
 
 
 class Release(NamedTuple):
@@ -63,6 +69,12 @@ def plan(settings: Settings, release: Release, place: Place) -> Plan:
         "@FMSLURM_PYTHON@": python,
         "@FMSLURM_CONFIG@": place.config_path,
     }
+    for value in (root, site.share, site.state_dir, python, place.config_path, hooks):
+        if not _TAME.fullmatch(value):
+            raise UsageError(
+                f"{value!r} has characters that sh, slurm.conf or systemd would read their own way",
+                remedy="Use letters, digits and / . _ + @ : - in paths",
+            )
     items = [Item(site.prefix, FOLDER, mode=0o755, private=True)]
     items += release_items(os.path.join(site.prefix, "releases", release.name), release)
     items.append(Item(root, LINK, os.path.join("releases", release.name).encode()))

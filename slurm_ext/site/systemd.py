@@ -22,12 +22,12 @@ class Units:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
 
-    def restart(self) -> list[str]:
-        """Enable the units, start them or start them anew, and return their names. Raise FmslurmError where that fails."""
+    def start(self, *, anew: bool) -> list[str]:
+        """Enable the units, start them (or start them `anew`), and return their names. Raise FmslurmError where that fails."""
         if self.names:
             self._call("daemon-reload")
             self._call("enable", *self._units())
-            self._call("restart", *self._units())
+            self._call("restart" if anew else "start", *self._units())
         return list(self.names)
 
     def stop(self) -> list[str]:
