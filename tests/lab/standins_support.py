@@ -107,11 +107,20 @@ def write_node(root: Path, name: str, **keys: object) -> Path:
     return folder / "hardware.json"
 
 
+def script(*parts: str) -> str:
+    """Join pieces of Python text that are indented differently."""
+    return "\n".join(textwrap.dedent(part) for part in parts)
+
+
 class Ranks:
     """Processes of one communicator: `placement` has the hardware file and the device of each rank."""
 
     def __init__(
-        self, libraries: Path, placement: list[tuple[Path, int]], text: str, environment: Mapping[str, str] | None = None
+        self,
+        libraries: Path,
+        placement: list[tuple[Path, int]],
+        text: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.processes = []
         for rank, (hardware, device) in enumerate(placement):

@@ -150,7 +150,15 @@ static int visible_name(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* Spread over the devices next to this GPU: device d of D belongs to GPU d*gpus/D. */
+/* Is device `index` of `count` next to this GPU? Several to a GPU on most types, one for several GPUs on others. */
+static int beside(int index, int count, int gpu, int gpus)
+{
+    if (gpus <= 0)
+        return 0;
+    return count >= gpus ? index * gpus / count == gpu : gpu * count / gpus == index;
+}
+
+/* Spread over the devices next to this GPU. */
 void fm_count_efa(const struct fm_hardware *hardware, int gpu, int gpus, uint64_t sent, uint64_t received)
 {
     char folder[1024];
@@ -158,9 +166,9 @@ void fm_count_efa(const struct fm_hardware *hardware, int gpu, int gpus, uint64_
     snprintf(folder, sizeof folder, "%s/sys/class/infiniband", hardware->root);
     int count = scandir(folder, &devices, visible_name, by_name), mine = 0, given = 0;
     for (int i = 0; i < count; i++)
-        mine += gpus > 0 && i * gpus / count == gpu;
+        mine += beside(i, count, gpu, gpus);
     for (int i = 0; i < count; i++) {
-        if (gpus > 0 && i * gpus / count == gpu) {
+        if (beside(i, count, gpu, gpus)) {
             given++; /* the last one takes what division leaves */
             uint64_t out = given == mine ? sent - sent / (unsigned)mine * (unsigned)(mine - 1) : sent / (unsigned)mine;
             uint64_t in = given == mine ? received - received / (unsigned)mine * (unsigned)(mine - 1)
