@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from slurm_ext.errors import FmslurmError
+from slurm_ext.errors import EXIT_FINDING, FmslurmError
 
 SCHEMA = 1
 
@@ -33,6 +33,8 @@ MAX_WORLD = 1_000_000
 
 class CheckpointRefused(FmslurmError):
     """A checkpoint could not be taken; `reason` is one of full, exists, invalid, conflict, unwritable, damaged."""
+
+    exit_code = EXIT_FINDING
 
     def __init__(self, message: str, *, reason: str, remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)

@@ -78,8 +78,6 @@ def test_killed_at_every_step_of_a_copy(site: StagingSite) -> None:
         now = _whole_or_invisible(folder, expected)
         assert now or not seen  # what was complete once stays so
         seen, number = now, number + 1
-        if seen:
-            break
     assert commit.put_shard(*last).state == COMPLETE
     assert commit.put_shard(*first).state == COMPLETE  # one that comes late is told, and copies nothing
     assert _whole_or_invisible(folder, expected)
@@ -88,24 +86,25 @@ def test_killed_at_every_step_of_a_copy(site: StagingSite) -> None:
     assert left == []
 
 
-def test_killed_between_any_two_steps_of_a_commit(site: StagingSite) -> None:
+def test_killed_at_every_step_of_a_commit(site: StagingSite) -> None:
     shards = _saved(site)
     expected, folder = _expected(shards), site.shared / "ckpt"
     commit.put_shard(*shards[0])
-    names = names_of_points(lambda point: commit.put_shard(*shards[1], point=point))
-    assert names[-2:] == ["ready to commit", "committed"]
-    for name in ("written .fmslurm-manifest.json", "renamed .fmslurm-manifest.json", "ready to commit", "committed"):
-        assert name in names
-    # Once more on a fresh folder, killed only while committing: shards are in and stay in.
-    os.rename(folder, site.root / "first")
-    for path, shard in shards:
-        incoming = Path(commit.incoming_path(shard))
-        incoming.mkdir(parents=True, exist_ok=True)
-        commit.put_shard(path, shard._replace(world=2)) if shard.shard == 0 else None
-    number = 0
-    while killed_at(number, lambda point: commit.put_shard(*shards[1], point=point)):
-        _whole_or_invisible(folder, expected)
-        number += 1
+    # The names of all steps, from a copy of the same shard to another folder, where shard 0 is in as well.
+    other = [(path, shard._replace(checkpoint_dir=str(site.shared / "other"))) for path, shard in shards]
+    commit.put_shard(*other[0])
+    names = names_of_points(lambda point: commit.put_shard(*other[1], point=point))
+    shard_is_in = names.index("renamed .fmslurm-shard-1.json")
+    assert names[shard_is_in + 1 :] == [
+        "written .fmslurm-manifest.json",
+        "renamed .fmslurm-manifest.json",
+        "ready to commit",
+        "committed",
+    ]
+    assert killed_at(shard_is_in, lambda point: commit.put_shard(*shards[1], point=point))
+    for number, visible in enumerate((False, False, False, True)):
+        assert killed_at(number, lambda point: commit.put_shard(*shards[1], point=point))
+        assert _whole_or_invisible(folder, expected) is visible
     assert commit.try_commit(shards[1][1]).state == COMPLETE
     assert _whole_or_invisible(folder, expected)
 
