@@ -48,7 +48,7 @@ def _changed(text: str, section: str, name: str, rendered: str) -> str:
     inner = _child(body, name)
     if inner is not None:
         value_node = inner[1]
-        return text[: value_node.start_mark.index] + rendered + text[_end(text, value_node) :]
+        return text[: value_node.start_mark.index] + rendered + text[value_node.end_mark.index :]
     if isinstance(body, yaml.MappingNode) and body.flow_style:
         at = body.start_mark.index + 1
         return f"{text[:at]}{name}: {rendered}{', ' if body.value else ''}{text[at:]}"
@@ -56,14 +56,6 @@ def _changed(text: str, section: str, name: str, rendered: str) -> str:
     indent = re.search(r"[^\n]*\Z", text[:at])
     assert indent is not None
     return f"{text[:at]}{name}: {rendered}\n{indent.group(0)}{text[at:]}"
-
-
-def _end(text: str, node: yaml.Node) -> int:
-    # A block sequence's end mark lies behind the blanks and comments that follow it: give those back.
-    end = int(node.end_mark.index)
-    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
-        return _end(text, node.value[-1])
-    return end
 
 
 def _child(node: yaml.Node | None, name: str) -> tuple[yaml.Node, yaml.Node] | None:
