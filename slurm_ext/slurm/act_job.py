@@ -38,11 +38,19 @@ def requeue_job(
     pass the id of their leader.
     """
 
+    beaten: list[bool] = []
+
     def act(job: Job) -> None:
         if hold and job.state == "PENDING" and "COMPLETING" not in job.flags:
             slurm.hold(job.job_id)  # requeuehold of a pending job is refused
-        else:
+            return
+        try:
             slurm.requeue(job.job_id, hold=hold)
+        except SlurmError as exc:
+            # Another hook of the same job was first, and the job is still completing.
+            if "pending execution" not in exc.message:
+                raise
+            beaten.append(True)
 
     def wanted(job: Job) -> bool:
         if restarts is not None and job.restarts > restarts:
@@ -50,7 +58,7 @@ def requeue_job(
         return job.state == "PENDING" and (not hold or job.priority == 0)
 
     def confirmed(before: Job, after: Job) -> bool:
-        return wanted(after) or after.restarts > before.restarts
+        return wanted(after) or after.restarts > before.restarts or bool(beaten)
 
     name = "job.requeuehold" if hold else "job.requeue"
     return _on_job(slurm, settings, job_id, name, act, wanted, rule, reason, evidence, context, confirmed)
