@@ -16,13 +16,16 @@ from pathlib import Path
 
 import yaml
 
-from slurm_ext import files
+from slurm_ext import command, files
 from slurm_ext.aws import catalogue
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.command import CLEAN_PATH
-from slurm_ext.errors import UsageError
+from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.lab import conf, daemons, hardware, journal, model, network, plan, process, s3
 from slurm_ext.lab.model import LabNode, LabOptions, State
+
+#: Where proctrack/cgroup of cgroup v1 keeps its processes.
+FREEZER = "/sys/fs/cgroup/freezer"
 
 Say = Callable[[str], None]
 
@@ -56,8 +59,6 @@ def up(directory: str, options: LabOptions, say: Say) -> State:
         s3.prepare(directory)
         s3.start(state, env)
     _write_configuration(state, row, version, ready=options.ready)
-    if state.cgroup:
-        _make_control_groups(state)
     state = _build_standins(state, say)
     for node in (*state.nodes, state.head):
         _build_node(state, node, row)
@@ -105,6 +106,11 @@ def _plan(directory: str, identity: str, options: LabOptions, version_text: str)
     words = "a network, UTS, PID and mount namespace for each node"
     if mode == "loopback":
         words = "all nodes on 127.0.0.1, a port each" + ("" if why == "asked for" else f", since {why}")
+    if options.cgroup and (mode == "loopback" or not os.path.exists(f"{FREEZER}/cgroup.procs")):
+        raise LackingError(
+            f"--cgroup needs {'namespaces' if mode == 'loopback' else f'cgroup v1 with {FREEZER}'}",
+            remedy="Leave it out: proctrack/linuxproc needs neither",
+        )
     wants_s3 = options.s3 != "off" and bool(s3.program())
     cluster = "lab" + identity
     base = State(
@@ -141,6 +147,8 @@ def _plan(directory: str, identity: str, options: LabOptions, version_text: str)
 
 def _build_network(state: State) -> State:
     files.write_atomic(f"{state.dir}/etc/hosts", conf.hosts_file(state).encode())
+    if state.cgroup:
+        journal.intend(state.dir, "cgroup", path=control_group(state))
     for node in (state.head, *state.nodes):
         journal.intend(state.dir, "process", name="holder", node=node.name)
         state = state.with_node(hold(state, node))
@@ -154,7 +162,20 @@ def _build_network(state: State) -> State:
 def hold(state: State, node: LabNode) -> LabNode:
     """Make a node's namespaces and return the node with the process that holds them."""
     env = daemons.marked_environment(state)
-    return replace(node, holder=process.start_holder(node.name, f"{state.dir}/etc/hosts", env))
+    node = replace(node, holder=process.start_holder(node.name, f"{state.dir}/etc/hosts", env))
+    if state.cgroup and node.index >= 0:
+        # The node sees its own group as the whole hierarchy: no other lab, and no Slurm of this machine, meets it there.
+        own = f"{control_group(state)}/{node.name}"
+        os.makedirs(own, exist_ok=True)
+        bound = command.run(process.enter(node, ["mount", "--bind", own, FREEZER]), timeout_s=10.0)
+        if not bound.ok:
+            raise FmslurmError(f"control group of {node.name}: {bound.words()}")
+    return node
+
+
+def control_group(state: State) -> str:
+    """Return the one control group of a lab with proctrack/cgroup."""
+    return f"{FREEZER}/{state.link}"
 
 
 def _write_folders(state: State) -> None:
@@ -237,8 +258,3 @@ def _build_standins(state: State, say: Say) -> State:
     say("compiling the stand-ins for libcuda, libnccl and libnvidia-ml")
     build(Path(state.dir, "lib"), Path(state.dir, "bin"))
     return replace(state, standins="built")
-
-
-def _make_control_groups(state: State) -> None:
-    """Give each node a control-group tree of its own, below one group of the lab in every controller."""
-    raise UsageError("--cgroup is not built yet")
