@@ -5,6 +5,7 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -26,6 +27,13 @@ CLEAN_ENV: Mapping[str, str] = {
 
 #: After SIGKILL a process in D state cannot end; we wait this long for it and then leave it behind.
 ABANDON_S = 1.0
+
+#: Once a program has ended, what it left behind may go on writing into its output; we listen to that no longer than this.
+LINGER_S = 0.5
+
+#: Children left behind: collected once they have ended, so that a daemon gathers no zombies.
+_left_programs: list[subprocess.Popen[bytes]] = []
+_left_pids: list[int] = []
 
 
 class Result(NamedTuple):
@@ -76,6 +84,7 @@ def run(
 
     Raise CommandNotFoundError where the program does not exist or may not be executed.
     """
+    _collect_left()
     started = time.monotonic()
     deadline = started + timeout_s
     try:
@@ -92,13 +101,19 @@ def run(
             group=group,
             extra_groups=[] if user is not None else None,
         )
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as exc:
+    except (OSError, ValueError) as exc:  # ValueError: a NUL in an argument
+        said = getattr(exc, "strerror", None) or str(exc)
+        where = f" in {cwd}" if cwd is not None and getattr(exc, "filename", None) == cwd else ""
         raise CommandNotFoundError(
-            f"cannot run {argv[0]}: {exc.strerror}", remedy="Install it or correct its path"
+            f"cannot run {argv[0]}{where}: {said}", remedy="Install it or correct its path"
         ) from exc
-    buffers, truncated, timed_out = _converse(child, input_text, deadline, max_output_bytes)
-    if not timed_out:
-        timed_out = not _wait(child, deadline)
+    try:
+        buffers, truncated, timed_out = _converse(child, input_text, deadline, max_output_bytes)
+        if not timed_out:
+            timed_out = not _wait(child, deadline)
+    except BaseException:  # Ctrl-C does not reach a session of its own
+        _kill_session(child.pid)
+        raise
     # Whatever it left running in its session ends with it; a normal end leaves an empty group and ESRCH.
     _kill_session(child.pid)
     if timed_out:
@@ -106,6 +121,8 @@ def run(
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None and not stream.closed:
             stream.close()
+    if child.returncode is None:
+        _left_programs.append(child)
     return Result(
         tuple(argv),
         child.returncode,
@@ -132,11 +149,16 @@ def _converse(
         if child.stdin is not None:
             os.set_blocking(child.stdin.fileno(), False)
             selector.register(child.stdin, selectors.EVENT_WRITE, "in")
+        ended_at: float | None = None
         while selector.get_map():
             left = deadline - time.monotonic()
+            if ended_at is None and child.poll() is not None:
+                ended_at = time.monotonic()
+            if ended_at is not None and time.monotonic() > ended_at + LINGER_S:
+                break
             if left <= 0:
                 return (bytes(collected["out"]), bytes(collected["err"])), truncated, True
-            for key, _ in selector.select(min(left, 0.5)):
+            for key, _ in selector.select(min(left, 0.1)):
                 if key.data == "in":
                     pending = _feed(child, pending)
                     if not pending:
@@ -198,6 +220,7 @@ def call_all_bounded(works: Mapping[str, Callable[[], bytes]], *, timeout_s: flo
 
     One deadline (seconds) holds for all: a child that hangs costs the caller no more than that, however many hang.
     """
+    _collect_left()
     deadline = time.monotonic() + timeout_s
     received = {name: bytearray() for name in works}
     complete: set[str] = set()
@@ -256,5 +279,23 @@ def _reap(pid: int, give_up: float) -> bool:
         if ended:
             return os.waitstatus_to_exitcode(status) == 0
         if time.monotonic() >= give_up:
+            _left_pids.append(pid)
             return False
         time.sleep(0.0005)
+
+
+def _collect_left() -> None:
+    """Collect children that were left behind and have ended since; make sure that the next ones can be collected."""
+    _left_programs[:] = [child for child in _left_programs if child.poll() is None]
+    _left_pids[:] = [pid for pid in _left_pids if not _has_ended(pid)]
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        # Inherited from whoever started us; the kernel would throw every exit code away.
+        with contextlib.suppress(ValueError):  # not the main thread, which has done it or will
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # we are ourselves a fork of the process whose child it is
+        return True

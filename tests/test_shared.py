@@ -132,7 +132,9 @@ def test_a_decision_that_root_did_not_write_counts_for_nothing(share: str) -> No
     assert shared.read_json(str(path)) is None
 
 
-@pytest.mark.parametrize("attempt", ["", "c", "c/1", "../1-0", "c/../1-0", "/c/1-0", "c/1-0/x", "c/a-0", "c/1-", "c/1-0\n"])
+@pytest.mark.parametrize(
+    "attempt", ["", "c", "c/1", "../1-0", "c/../1-0", "/c/1-0", "c/1-0/x", "c/a-0", "c/1-", "c/1-0\n"]
+)
 def test_only_attempts_become_paths(attempt: str, share: str) -> None:
     with pytest.raises(ValueError, match="no attempt"):
         shared.attempt_path(share, attempt, "restore.json")
@@ -169,7 +171,13 @@ def test_an_empty_ledger_is_none_drained_and_an_unreadable_one_is_not(share: str
 def test_strange_files_in_the_ledger_are_no_drains(share: str) -> None:
     folder = Path(share, "ledger")
     folder.mkdir()
-    for name in ("x.json", "1900000000000-n1.json.tmp", "190000-n1.json", "1900000000000-.json", ".1900000000000-n1.json.ab"):
+    for name in (
+        "x.json",
+        "1900000000000-n1.json.tmp",
+        "190000-n1.json",
+        "1900000000000-.json",
+        ".1900000000000-n1.json.ab",
+    ):
         (folder / name).write_text("")
     assert shared.drains(share, now=NOW) == ()
 

@@ -38,7 +38,12 @@ def mode_of(mode: Mode, *, node: str = "n1", partition: str = "p", off: tuple[Of
         (Mode(gate="enforce", canary="n[1-3]"), {"node": ""}, "shadow", "(unknown)"),
         (Mode(gate="enforce", canary="n[1-"), {}, "shadow", "no hostlist"),
         (Mode(gate="enforce", canary="n1", partitions=("q",)), {}, "shadow", "partition"),
-        (Mode(gate="enforce"), {"off": (Off("gate", NOW + 60, "broken", "me"),)}, "off", "by me for another 1 min: broken"),
+        (
+            Mode(gate="enforce"),
+            {"off": (Off("gate", NOW + 60, "broken", "me"),)},
+            "off",
+            "by me for another 1 min: broken",
+        ),
         (Mode(gate="enforce"), {"off": (Off("all", NOW + 7200),)}, "off", "another 2.0 h: no reason given"),
         (Mode(gate="enforce"), {"off": (Off("burnin", NOW + 60),)}, "enforce", "is enforce"),
         (Mode(gate="enforce"), {"off": (Off("gate", NOW),)}, "enforce", "is enforce"),
@@ -74,7 +79,10 @@ def test_a_heartbeat_grows_old(beat: Heartbeat | None, fresh: bool) -> None:
     assert heartbeat_is_fresh(beat, now=NOW) is fresh
 
 
-@given(st.text(max_size=40) | st.sampled_from(['{"until": true}', '{"until": "1"}', '{"until": NaN}', '{"until": 1e999}', "[]"]))
+@given(
+    st.text(max_size=40)
+    | st.sampled_from(['{"until": true}', '{"until": "1"}', '{"until": NaN}', '{"until": 1e999}', "[]"])
+)
 def test_no_content_of_a_switch_or_heartbeat_raises(content: str) -> None:
     assert modes.off_from_json("gate", content) is None or '"until"' in content
     assert modes.heartbeat_from_json(content) is None or '"time"' in content
@@ -109,7 +117,9 @@ def test_is_this_node_in_that_hostlist(text: str, inside: list[str], outside: li
     assert [name for name in outside if hostlist.contains(text, name)] == []
 
 
-@pytest.mark.parametrize("text", ["n[", "n]", "n[[1]]", "n[a]", "n[1-]", "n[]", "n 1", "n;m", "n[1,,2]", "n[-1]", "$(x)"])
+@pytest.mark.parametrize(
+    "text", ["n[", "n]", "n[[1]]", "n[a]", "n[1-]", "n[]", "n 1", "n;m", "n[1,,2]", "n[-1]", "$(x)"]
+)
 def test_broken_hostlists_are_refused(text: str) -> None:
     with pytest.raises(hostlist.HostlistError):
         hostlist.contains(text, "n1")
@@ -134,7 +144,10 @@ def test_no_hostlist_raises_anything_else(text: str, name: str) -> None:
         ("mode: {}\n", "mode: {gate: enforce}\n"),
         ("mode: {burnin: off} # c\n", "mode: {gate: enforce, burnin: off} # c\n"),
         ("mode: {gate: off} # c\n", "mode: {gate: enforce} # c\n"),
-        ("mode:\n  # why\n  gate:  'off'   # night\n\n  burnin: off\n", "mode:\n  # why\n  gate:  enforce   # night\n\n  burnin: off\n"),
+        (
+            "mode:\n  # why\n  gate:  'off'   # night\n\n  burnin: off\n",
+            "mode:\n  # why\n  gate:  enforce   # night\n\n  burnin: off\n",
+        ),
         ("---\nmode:\n    burnin: off\n", "---\nmode:\n    gate: enforce\n    burnin: off\n"),
         ('site: {cluster: "é"}\r\nmode: {gate: off}\r\n', 'site: {cluster: "é"}\r\nmode: {gate: enforce}\r\n'),
     ],
@@ -144,14 +157,18 @@ def test_one_value_changes_and_nothing_else(before: str, after: str) -> None:
     assert parse(after.encode()).settings.mode.gate == "enforce"
 
 
-@pytest.mark.parametrize("text", ["a: 1\n", "mode: {gate: &x off, burnin: *x}\n", "gate: &g\nmode: *g\n", "mode: {gate: on}\n"])
+@pytest.mark.parametrize(
+    "text", ["a: 1\n", "mode: {gate: &x off, burnin: *x}\n", "gate: &g\nmode: *g\n", "mode: {gate: on}\n"]
+)
 def test_what_cannot_be_changed_in_place_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         set_value(text, "mode", "gate", "enforce")
 
 
 @given(
-    st.sampled_from(["", "mode:\n", "mode: {burnin: off}\n", "mode:\n   canary: n1\n   # c\n", "gate:\n  disabled:\n  - a\n  # c\n"]),
+    st.sampled_from(
+        ["", "mode:\n", "mode: {burnin: off}\n", "mode:\n   canary: n1\n   # c\n", "gate:\n  disabled:\n  - a\n  # c\n"]
+    ),
     st.sampled_from(ROOMS),
     st.sampled_from(MODES),
 )

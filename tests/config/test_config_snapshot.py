@@ -98,7 +98,15 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a 
 
 @pytest.mark.parametrize(
     "spoil",
-    [spoil_mode, spoil_group, pytest.param(spoil_owner, marks=needs_root), spoil_folder, spoil_link, spoil_fifo, spoil_size],
+    [
+        spoil_mode,
+        spoil_group,
+        pytest.param(spoil_owner, marks=needs_root),
+        spoil_folder,
+        spoil_link,
+        spoil_fifo,
+        spoil_size,
+    ],
 )
 def test_what_others_could_have_written_is_refused(spoil, share: Path, local: Path) -> None:
     push(SITE, str(share))
@@ -169,9 +177,13 @@ def test_no_content_raises_anything_else(content: str | bytes) -> None:
 
 
 @budget(max_examples=100)
-@given(st.sampled_from(["gate__deadline_s", "mode__gate", "gate__nvme_dirs", "staging__tiers", "burnin__port"]), st.data())
+@given(
+    st.sampled_from(["gate__deadline_s", "mode__gate", "gate__nvme_dirs", "staging__tiers", "burnin__port"]), st.data()
+)
 def test_no_value_raises_anything_else(at: str, data: st.DataObject) -> None:
-    anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda s: st.lists(s, max_size=2))
+    anything = st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda s: st.lists(s, max_size=2)
+    )
     try:
         from_json(altered(**{at: data.draw(anything)}))
     except ConfigError:
@@ -232,7 +244,9 @@ def test_switches_and_heartbeat_come_along(share: Path, local: Path) -> None:
     push(SITE, str(share))
     snapshot.write_atomic(str(share / "config/off/all.json"), json.dumps({"until": NOW + 1, "reason": "r", "by": "b"}))
     snapshot.write_atomic(str(share / "config/off/gate.json"), "{")
-    snapshot.write_atomic(str(share / "controller/heartbeat.json"), json.dumps({"time": NOW, "mode": "enforce", "pid": 7}))
+    snapshot.write_atomic(
+        str(share / "controller/heartbeat.json"), json.dumps({"time": NOW, "mode": "enforce", "pid": 7})
+    )
     found = seen(share, local)
     assert found.off == (Off("all", NOW + 1, "r", "b"),)
     assert found.heartbeat == Heartbeat(NOW, "enforce", 7)

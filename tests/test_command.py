@@ -1,0 +1,262 @@
+"""The one runner of programs: in time, bounded, nothing left behind that can be ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from slurm_ext import command
+from slurm_ext.command import call_all_bounded, call_bounded, run
+from slurm_ext.errors import CommandNotFoundError
+
+
+def sh(text: str, *, timeout_s: float = 10.0, **more: object) -> command.Result:
+    return run(["/bin/sh", "-c", text], timeout_s=timeout_s, **more)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def gone_within(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_output_and_exit_code_come_back() -> None:
+    result = sh("echo out; echo err >&2; exit 3")
+    assert (result.returncode, result.stdout, result.stderr, result.ok) == (3, "out\n", "err\n", False)
+    assert not result.timed_out
+    assert result.words() == "/bin/sh: exit 3: err"
+    assert sh("echo only").words() == "/bin/sh: exit 0: only"
+    assert sh("kill -9 $$").returncode == -9
+
+
+def test_nothing_of_the_callers_environment_leaks_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD_X", "1")
+    names = {line.split("=")[0] for line in sh("env").stdout.splitlines()}
+    assert names - {"PWD", "_", "SHLVL", "OLDPWD"} == set(command.CLEAN_ENV)
+    assert sh("echo $A", env=command.clean_env(A="b")).stdout == "b\n"
+
+
+def test_input_is_fed_and_a_child_that_does_not_read_is_no_trouble() -> None:
+    big = "x" * 3_000_000
+    assert run(["/usr/bin/wc", "-c"], timeout_s=10, input_text=big).stdout.strip() == "3000000"
+    assert sh("exit 0", input_text=big).ok
+    assert sh("exec <&-; sleep 0.1; echo fine", input_text=big).stdout == "fine\n"
+    assert sh("cat").stdout == ""
+
+
+def test_bytes_that_are_no_text_come_back_lossy() -> None:
+    assert sh(r"printf '\377a\0b'").stdout == "\ufffda\0b"
+
+
+def test_a_program_that_does_not_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = sh(f"trap '' TERM INT HUP; sleep 60 & echo $! >{tmp_path}/pid; echo said; wait", timeout_s=0.4)
+    assert time.monotonic() - begin < 2
+    assert result.timed_out
+    assert not result.ok
+    assert result.returncode == -9
+    assert result.stdout == "said\n"
+    assert "no answer within 0.4" in result.words()
+    assert gone_within(int((tmp_path / "pid").read_text()), 2)
+
+
+def test_what_a_program_leaves_in_its_session_ends_with_it(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = sh(f"sleep 60 & echo $! >{tmp_path}/pid; echo done")
+    assert result.ok
+    assert result.stdout == "done\n"
+    assert time.monotonic() - begin < 2
+    assert gone_within(int((tmp_path / "pid").read_text()), 2)
+
+
+def test_a_daemon_that_holds_the_pipes_holds_nobody(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = sh(
+        f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & while [ ! -s {tmp_path}/pid ]; do :; done; echo up"
+    )
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert result.ok
+        assert result.stdout == "up\n"
+        assert time.monotonic() - begin < 2
+        assert alive(pid), "a daemon has left the session on purpose and lives on"
+    finally:
+        end(pid)
+
+
+def test_a_daemon_that_goes_on_writing_holds_nobody_either(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = sh(
+        f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec yes' & while [ ! -s {tmp_path}/pid ]; do :; done",
+        max_output_bytes=1000,
+        timeout_s=20,
+    )
+    end(int((tmp_path / "pid").read_text()))
+    assert time.monotonic() - begin < 5
+    assert result.ok
+    assert not result.timed_out
+
+
+def test_output_is_bounded_and_the_program_still_ends() -> None:
+    result = sh("yes | head -c 5000000; yes no | head -c 5000000 >&2; echo end", max_output_bytes=1000)
+    assert result.ok
+    assert result.truncated
+    assert (len(result.stdout), len(result.stderr)) == (1000, 1000)
+    assert not sh("printf 12345", max_output_bytes=5).truncated
+    assert sh("printf 123456", max_output_bytes=5).truncated
+
+
+def test_a_program_that_closes_its_output_and_goes_on_meets_the_deadline() -> None:
+    result = sh("exec >&- 2>&-; sleep 60", timeout_s=0.3)
+    assert result.timed_out
+    assert result.seconds < 2
+
+
+@pytest.mark.parametrize(
+    "argv", [["/no/such/program"], ["no-such-program"], ["/etc/hostname"], ["/etc"], ["/bin/echo", "a\0b"]]
+)
+def test_a_program_that_cannot_run_is_said(argv: list[str]) -> None:
+    with pytest.raises(CommandNotFoundError, match="cannot run"):
+        run(argv, timeout_s=5)
+
+
+def test_a_script_without_interpreter_line_and_a_missing_folder_are_said(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("echo\n")
+    (tmp_path / "x").chmod(0o755)
+    with pytest.raises(CommandNotFoundError, match="format"):
+        run([str(tmp_path / "x")], timeout_s=5)
+    with pytest.raises(CommandNotFoundError, match="/gone"):
+        run(["/bin/true"], timeout_s=5, cwd=str(tmp_path / "gone"))
+
+
+def test_the_search_path_is_the_given_environments(tmp_path: Path) -> None:
+    (tmp_path / "thing").write_text("#!/bin/sh\necho mine\n")
+    (tmp_path / "thing").chmod(0o755)
+    assert run(["thing"], timeout_s=5, env={"PATH": str(tmp_path)}).stdout == "mine\n"
+    with pytest.raises(CommandNotFoundError):
+        run(["thing"], timeout_s=5)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop rights")
+def test_rights_are_dropped_before_the_program_starts() -> None:
+    assert sh("id -u; id -g; id -G", user=65534, group=65534).stdout.split() == ["65534", "65534", "65534"]
+
+
+def test_no_descriptor_of_ours_reaches_the_program(tmp_path: Path) -> None:
+    with open(tmp_path / "f", "w") as stream:
+        os.set_inheritable(stream.fileno(), True)
+        assert str(tmp_path) not in sh("ls -l /proc/self/fd").stdout
+
+
+def test_a_program_that_cannot_be_killed_is_left_behind_and_collected_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D state cannot be made everywhere: SIGKILL is held back instead, and the runner sees just what it would see then."""
+    kill = command._kill_session
+    monkeypatch.setattr(command, "_kill_session", lambda _: None)
+    monkeypatch.setattr(command, "ABANDON_S", 0.1)
+    begin = time.monotonic()
+    result = run(["/bin/sleep", "60"], timeout_s=0.1)
+    assert time.monotonic() - begin < 1
+    assert result.timed_out
+    assert result.returncode is None
+    (left,) = command._left_programs
+    kill(left.pid)
+    assert gone_within(left.pid, 2)
+    sh("true")
+    assert command._left_programs == []
+    assert not Path(f"/proc/{left.pid}").exists(), "no zombie stays"
+
+
+def test_interrupted_it_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(child: subprocess.Popen[bytes], *_: object) -> None:
+        started.append(child)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_converse", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(["/bin/sleep", "60"], timeout_s=50)
+    assert started[0].wait(2) == -9
+    for stream in (started[0].stdout, started[0].stderr):
+        assert stream is not None
+        stream.close()
+
+
+def test_exit_codes_are_seen_though_our_parent_ignored_its_children() -> None:
+    text = (
+        "from slurm_ext.command import run, call_bounded;"
+        "print(run(['/bin/false'], timeout_s=5).returncode, call_bounded(lambda: b'x', timeout_s=5))"
+    )
+    code = subprocess.run(
+        ["/usr/bin/env", "--ignore-signal=CHLD", sys.executable, "-c", text],
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert code.stdout.decode() == "1 b'x'\n", code.stderr.decode()
+
+
+def test_bounded_calls_return_what_the_work_returned() -> None:
+    assert call_bounded(lambda: b"", timeout_s=5) == b""
+    big = os.urandom(3_000_000)
+    assert call_bounded(lambda: big, timeout_s=10) == big
+    assert call_bounded(lambda: 1 // 0, timeout_s=5) is None  # type: ignore[arg-type,return-value]
+    assert call_bounded(lambda: os._exit(0), timeout_s=5) == b""
+    assert call_bounded(lambda: sys.exit(0), timeout_s=5) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_a_bounded_call_that_hangs_is_given_up_and_ended(number: int, tmp_path: Path) -> None:
+    def hang() -> bytes:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        os.kill(os.getpid(), number)
+        while True:
+            signal.pause()
+
+    begin = time.monotonic()
+    assert call_bounded(hang, timeout_s=0.2) is None
+    assert time.monotonic() - begin < 2
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+def test_no_time_at_all_is_no_answer_and_no_child() -> None:
+    for _ in range(20):
+        assert call_bounded(lambda: time.sleep(60) or b"", timeout_s=0) is None
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert [pid for pid in children if not alive(int(pid))] == []
+
+
+def test_many_bounded_calls_share_one_deadline() -> None:
+    begin = time.monotonic()
+    answers = call_all_bounded(
+        {"a": lambda: b"a", "b": lambda: time.sleep(60) or b"", "c": lambda: time.sleep(60) or b"", "d": lambda: b"d"},
+        timeout_s=0.4,
+    )
+    assert answers == {"a": b"a", "b": None, "c": None, "d": b"d"}
+    assert time.monotonic() - begin < 2
+
+
+def test_a_bounded_call_leaves_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    for timeout_s in (5, 0, 0.01):
+        call_bounded(lambda: b"x", timeout_s=timeout_s)
+    assert os.listdir("/proc/self/fd") == before
