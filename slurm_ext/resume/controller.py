@@ -11,7 +11,7 @@ from slurm_ext import events, request, shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import Heartbeat, Off, effective_mode
 from slurm_ext.errors import FmslurmError
-from slurm_ext.resume import observe, policy
+from slurm_ext.resume import logs, observe, policy
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
 from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal
@@ -155,7 +155,7 @@ class Controller:
         nodes = observe.nodes_of(attempt.job)
         trail = observe.trails(self.settings.site.share, nodes, attempt.key)
         history = self.journal.history(attempt)
-        evidence, log_size = observe.evidence(attempt, history, trail, tick.nodes)
+        evidence, window = observe.evidence(attempt, history, trail, tick.nodes)
         cause = attribute(evidence)
         settled = observe.reported(trail, nodes) or tick.now - (attempt.ended or tick.now) >= self.settle_s
         if not settled and completing and not (cause.hard or cause.rule.startswith("slurm.")):
@@ -164,7 +164,7 @@ class Controller:
             # No node failed and no hook stopped it: a person requeued the job, and knows why.
             said = cause.evidence
             cause = Cause("scheduler", NONE, "slurm.requeued", 0.6, evidence=said, reason="somebody requeued the job")
-        return self._decide(attempt, history, cause, tick, log_size), tick
+        return self._decide(attempt, history, cause, tick, window), tick
 
     def _remember_end(self, attempt: Attempt, job: Job, tick: Tick, state: str, back: bool) -> Attempt:
         """Keep how the run ended, with the nodes it had: Slurm forgets them, one by one while it completes."""
@@ -187,9 +187,12 @@ class Controller:
         minutes = (tick.now - attempt.job.start_time) / 60
         said = (f"reason Prolog for {minutes:.0f} min",)
         cause = Cause("scheduler", REQUEUE, "slurm.stuck-prolog", 0.8, evidence=said, reason="the prolog never ended")
-        return self._decide(attempt, self.journal.history(attempt), cause, tick, attempt.log_start)
+        kept = logs.Window("", attempt.log_start, attempt.log_start_mark)
+        return self._decide(attempt, self.journal.history(attempt), cause, tick, kept)
 
-    def _decide(self, attempt: Attempt, history: Sequence[Attempt], cause: Cause, tick: Tick, log_size: int) -> Attempt:
+    def _decide(
+        self, attempt: Attempt, history: Sequence[Attempt], cause: Cause, tick: Tick, window: logs.Window
+    ) -> Attempt:
         """Weigh the cause against history and budgets, and journal the decision with its event."""
         wish = request.parse(attempt.job.comment)
         past = tuple(
@@ -210,7 +213,9 @@ class Controller:
             ),
         )
         dry_run = self.mode(tick, attempt.job.partition) != "enforce"
-        attempt = self.journal.decide(attempt, cause, decision, dry_run=dry_run, log_end=log_size)
+        attempt = self.journal.decide(
+            attempt, cause, decision, dry_run=dry_run, log_end=window.size, log_mark=window.mark
+        )
         event = self.acts.event(attempt, "resume.decision")
         more = {"confidence": cause.confidence, "exclude": list(decision.exclude), "wait_s": decision.wait_s}
         event = event._replace(evidence=cause.evidence, dry_run=dry_run, data={**event.data, **more})

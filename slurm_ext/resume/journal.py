@@ -29,6 +29,7 @@ _MIGRATIONS = (
         job TEXT NOT NULL, user_id INTEGER NOT NULL, user_excluded TEXT NOT NULL DEFAULT '',
         first_seen REAL NOT NULL, ended REAL, end_state TEXT NOT NULL DEFAULT '', by_slurm INTEGER NOT NULL DEFAULT 0,
         log_start INTEGER NOT NULL DEFAULT 0, log_end INTEGER NOT NULL DEFAULT 0,
+        log_start_mark TEXT NOT NULL DEFAULT '', log_end_mark TEXT NOT NULL DEFAULT '',
         cause TEXT, decision TEXT, dry_run INTEGER NOT NULL DEFAULT 0, outcome TEXT NOT NULL DEFAULT '',
         forgotten INTEGER NOT NULL DEFAULT 0,
         UNIQUE (cluster, job_id, lineage, restarts)
@@ -71,6 +72,8 @@ class Attempt(NamedTuple):
     by_slurm: bool
     log_start: int
     log_end: int
+    log_start_mark: str
+    log_end_mark: str
     cause: Cause | None
     decision: Decision | None
     dry_run: bool
@@ -125,14 +128,15 @@ class Journal:
             lineage, excluded = former.lineage, former.user_excluded
         else:
             lineage, excluded = job.submit_time, job.excluded_nodes
-        start = 0
+        start, mark = 0, ""
         if former is not None and former.restarts < run:
-            start = former.log_end
+            start, mark = former.log_end, former.log_end_mark
         self._db.execute(
-            "INSERT INTO attempts (cluster, job_id, lineage, restarts, job, user_id, user_excluded, first_seen, log_start)"
-            " VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (cluster, job_id, lineage, restarts) DO UPDATE SET job=excluded.job"
+            "INSERT INTO attempts (cluster, job_id, lineage, restarts, job, user_id, user_excluded, first_seen, log_start,"
+            " log_start_mark)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (cluster, job_id, lineage, restarts) DO UPDATE SET job=excluded.job"
             " WHERE phase='watched'",
-            (cluster, job.job_id, lineage, run, _pack(job._asdict()), job.user_id, excluded, now, start),
+            (cluster, job.job_id, lineage, run, _pack(job._asdict()), job.user_id, excluded, now, start, mark),
         )
         row = self._db.execute(
             "SELECT * FROM attempts WHERE cluster=? AND job_id=? AND lineage=? AND restarts=?",
@@ -182,11 +186,14 @@ class Journal:
         )
         return self.get(attempt.id)
 
-    def decide(self, attempt: Attempt, cause: Cause, decision: Decision, *, dry_run: bool, log_end: int) -> Attempt:
+    def decide(
+        self, attempt: Attempt, cause: Cause, decision: Decision, *, dry_run: bool, log_end: int, log_mark: str
+    ) -> Attempt:
         """Record cause and decision of a run that is still watched; a decision is never changed afterwards."""
         self._db.execute(
-            "UPDATE attempts SET phase='decided', cause=?, decision=?, dry_run=?, log_end=? WHERE id=? AND phase='watched'",
-            (_pack(cause._asdict()), _pack(decision._asdict()), int(dry_run), max(log_end, 0), attempt.id),
+            "UPDATE attempts SET phase='decided', cause=?, decision=?, dry_run=?, log_end=?,"
+            " log_end_mark=? WHERE id=? AND phase='watched'",
+            (_pack(cause._asdict()), _pack(decision._asdict()), int(dry_run), max(log_end, 0), log_mark, attempt.id),
         )
         return self.get(attempt.id)
 
@@ -269,6 +276,8 @@ def _attempt(row: sqlite3.Row) -> Attempt:
         bool(row["by_slurm"]),
         row["log_start"],
         row["log_end"],
+        row["log_start_mark"],
+        row["log_end_mark"],
         _unpack(Cause, row["cause"]),
         _unpack(Decision, row["decision"]),
         bool(row["dry_run"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import re
@@ -14,6 +15,7 @@ from slurm_ext import command
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 4 << 20
+MARK_BYTES = 4096
 #: Longer lines are cut in the middle of nowhere useful: dumps of arguments and tensors.
 LINE_CHARS = 4000
 
@@ -41,11 +43,29 @@ def lines(text: str) -> list[str]:
     return [line for line in cleaned if line]
 
 
-def read_window(path: str, *, start: int = 0, uid: int = -1, gid: int = -1, timeout_s: float = 5.0) -> tuple[str, int]:
-    """Return (text, size of the file) of the head and tail of a log from byte `start` on; ("", -1) where it cannot be read.
+class Window(NamedTuple):
+    """What was read of a log: its text, the file's size (-1: it could not be read), and a mark of what lies before that end."""
 
-    A bounded child does it, as the user when `uid` is given and we are root: the path is the user's own choice and may
-    be a link, a pipe or on a dead file server.
+    text: str
+    size: int
+    mark: str
+
+
+def read_window(
+    path: str,
+    *,
+    start: int = 0,
+    mark: str = "",
+    since: float = 0.0,
+    uid: int = -1,
+    gid: int = -1,
+    timeout_s: float = 5.0,
+) -> Window:
+    """Return head and tail of a log from byte `start` on, where an earlier run's output ended with `mark`.
+
+    A log that a new run wrote over is read from its beginning: it is shorter, or other bytes lie before `start`, or nothing
+    follows `start` though it was written to after `since` (seconds since the epoch). A bounded child does it, as the user
+    when `uid` is given and we are root: the path is the user's own choice and may be a link, a pipe or on a dead file server.
     """
 
     def work() -> bytes:
@@ -55,21 +75,30 @@ def read_window(path: str, *, start: int = 0, uid: int = -1, gid: int = -1, time
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             return b""
-        begin = start if 0 <= start <= state.st_size else 0  # a log shorter than before was truncated by a new run
+        begin = max(start, 0)
+        written_over = begin > state.st_size or (mark != "" and _mark(descriptor, begin) != mark)
+        if written_over or (begin == state.st_size and state.st_mtime > since):
+            begin = 0
         if state.st_size - begin <= HEAD_BYTES + TAIL_BYTES:
             body = _pread(descriptor, begin, state.st_size - begin)
         else:
             gap = b"\n[fmslurm: the middle of the log is left out]\n"
-            body = (
-                _pread(descriptor, begin, HEAD_BYTES) + gap + _pread(descriptor, state.st_size - TAIL_BYTES, TAIL_BYTES)
-            )
-        return f"{state.st_size}\n".encode() + body
+            tail = _pread(descriptor, state.st_size - TAIL_BYTES, TAIL_BYTES)
+            body = _pread(descriptor, begin, HEAD_BYTES) + gap + tail
+        return f"{state.st_size} {_mark(descriptor, state.st_size)}\n".encode() + body
 
     answer = command.call_bounded(work, timeout_s=timeout_s)
     if not answer:
-        return "", -1
-    size, _, body = answer.partition(b"\n")
-    return decode(body), int(size)
+        return Window("", -1, "")
+    first, _, body = answer.partition(b"\n")
+    size, _, now_mark = first.decode().partition(" ")
+    return Window(decode(body), int(size), now_mark)
+
+
+def _mark(descriptor: int, end: int) -> str:
+    """Return a digest of the bytes before `end`."""
+    begin = max(0, end - MARK_BYTES)
+    return hashlib.sha256(_pread(descriptor, begin, end - begin)).hexdigest()[:16]
 
 
 def _become(uid: int, gid: int) -> None:

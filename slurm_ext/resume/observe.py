@@ -77,7 +77,11 @@ def about_nodes(
             kernel[node].extend(line for line in _strings(event.data.get("kernel")) if line not in kernel[node])
             when = logs.time_of(event.time)
             if event.event == "gate.prolog" and event.decision.startswith("stop"):
-                found[node].append(NodeEvent(when, "fmslurm-stop", event.rule, event.reason))
+                burnin = event.data.get("burnin")
+                inner = burnin.get("verdict") if isinstance(burnin, Mapping) else None
+                failed = isinstance(inner, Mapping) and inner.get("verdict") == verdict.FAIL
+                source = "fmslurm-stop" if failed else "fmslurm-stop-unknown"
+                found[node].append(NodeEvent(when, source, event.rule, event.reason))
             for target, one in _findings(event, node):
                 if target in found and one not in [(old.type, old.text) for old in found[target]]:
                     found[target].append(NodeEvent(when, "fmslurm", *one))
@@ -127,15 +131,16 @@ def _findings(event: Event, node: str) -> list[tuple[str, tuple[str, str]]]:
 
 def evidence(
     attempt: Attempt, history: Sequence[Attempt], trail: Mapping[str, Sequence[Event]], states: Sequence[Node]
-) -> tuple[Evidence, int]:
-    """Return the evidence about a run that ended, and how long its log is now (-1: it could not be read)."""
+) -> tuple[Evidence, logs.Window]:
+    """Return the evidence about a run that ended, and what was read of its log."""
     job = attempt.job
     nodes = nodes_of(job)
     since = float(job.start_time or attempt.first_seen)
     about = about_nodes(nodes, trail, states, since)
-    text, size = ("", -1)
+    window = logs.Window("", -1, "")
     if job.std_out:
-        text, size = logs.read_window(job.std_out, start=attempt.log_start, uid=job.user_id, gid=job.group_id)
+        start, mark = attempt.log_start, attempt.log_start_mark
+        window = logs.read_window(job.std_out, start=start, mark=mark, since=since, uid=job.user_id, gid=job.group_id)
     lost = [state.name for state in states if state.name in nodes and state.state == "DOWN"]
     state = attempt.end_state
     if attempt.by_slurm and lost and state != "PREEMPTED":
@@ -161,4 +166,4 @@ def evidence(
         if old.cause is not None
     )
     # The log window holds this run alone, so a line that prints the restart count must not part it.
-    return Evidence(facts, tuple(logs.lines(text)), about, earlier, attempt.ended), size
+    return Evidence(facts, tuple(logs.lines(window.text)), about, earlier, attempt.ended), window

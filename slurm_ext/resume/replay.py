@@ -33,7 +33,7 @@ def load(folder: Path) -> Evidence:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     log_path = folder / "job.log"
-    text = logs.read_window(str(log_path))[0] if log_path.is_file() else ""
+    text = logs.read_window(str(log_path)).text if log_path.is_file() else ""
     if not text and not (folder / "slurm.json").is_file() and not (folder / "nodes").is_dir():
         raise UsageError(f"{folder} has no job.log, slurm.json or nodes/")
     nodes: dict[str, NodeEvidence] = {}
@@ -58,7 +58,7 @@ def _json(path: Path) -> Mapping[str, object]:
 
 def _node(folder: Path, name: str) -> NodeEvidence:
     kernel_path = folder / "kernel.log"
-    kernel = tuple(logs.lines(logs.read_window(str(kernel_path))[0])) if kernel_path.is_file() else ()
+    kernel = tuple(logs.lines(logs.read_window(str(kernel_path)).text)) if kernel_path.is_file() else ()
     data = _json(folder / "events.json")
     rows = data.get("events")
     events = tuple(

@@ -149,11 +149,13 @@ def our_finding(facts: Facts) -> Cause | None:
 
 def stopped_by_gate(facts: Facts) -> Cause | None:
     """Our gate sent the job back without convicting a node."""
-    said = [(node, event) for node, event in facts.events if event.source == "fmslurm-stop"]
+    said = [(node, event) for node, event in facts.events if event.source.startswith("fmslurm-stop")]
     if not said:
         return None
     lines = tuple(f"{node}: {event.type}: {event.text}" for node, event in said[:3])
-    return Cause("infra-fabric", REQUEUE, "gate.stopped", 0.6, (), (), lines, said[0][1].text[:200], "gate.stopped")
+    # Where the burn-in failed the nodes or their links are at fault, though not which; where it learned nothing, nobody is.
+    word = "infra-fabric" if said[0][1].source == "fmslurm-stop" else "scheduler"
+    return Cause(word, REQUEUE, "gate.stopped", 0.6, (), (), lines, said[0][1].text[:200], "gate.stopped")
 
 
 def _bears_out(hit: Hit, culprits: tuple[str, ...], times: list[float | None], rule: str) -> bool:

@@ -29,7 +29,7 @@ def test_a_huge_log_is_read_at_both_ends(tmp_path):
         stream.truncate(64 << 20)
         stream.seek(0, os.SEEK_END)
         stream.write(b"\nlast line\n")
-    text, size = logs.read_window(str(path))
+    text, size, _ = logs.read_window(str(path))
     assert size > 64 << 20
     assert len(text) < 6 << 20
     assert text.startswith("first line")
@@ -43,10 +43,24 @@ def test_only_what_came_after_the_last_run_is_read(tmp_path):
     assert logs.read_window(str(path), start=999)[0] == "old run\nnew run\n"  # truncated by a new run
 
 
+def test_a_log_that_a_new_run_wrote_over_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text("old run\n")
+    old = logs.read_window(str(path))
+    path.write_text("new run\n")
+    assert logs.read_window(str(path), start=old.size, mark=old.mark).text == "new run\n"
+    path.write_text("new run, and a longer one\n")
+    assert logs.read_window(str(path), start=old.size, mark=old.mark).text.startswith("new run, and")
+    path.write_text("old run\nappended\n")
+    assert logs.read_window(str(path), start=old.size, mark=old.mark).text == "appended\n"
+    path.write_text("old run\n")
+    assert logs.read_window(str(path), start=old.size, mark=old.mark, since=2e9 * 2).text == ""
+
+
 def test_a_pipe_and_a_missing_file_say_nothing(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert logs.read_window(str(tmp_path / "pipe")) == ("", -1)
-    assert logs.read_window(str(tmp_path / "none")) == ("", -1)
+    assert logs.read_window(str(tmp_path / "pipe")) == ("", -1, "")
+    assert logs.read_window(str(tmp_path / "none")) == ("", -1, "")
 
 
 def test_a_file_the_user_may_not_read_stays_unread(tmp_path):
@@ -54,7 +68,7 @@ def test_a_file_the_user_may_not_read_stays_unread(tmp_path):
     path.write_text("root only")
     path.chmod(0o600)
     if os.geteuid() == 0:
-        assert logs.read_window(str(path), uid=65534, gid=65534) == ("", -1)
+        assert logs.read_window(str(path), uid=65534, gid=65534) == ("", -1, "")
 
 
 def test_runs_are_parted_by_the_restart_count():

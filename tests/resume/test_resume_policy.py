@@ -78,6 +78,10 @@ def test_a_user_may_only_lower_the_budget():
     assert decide(cause(), SITE._replace(requested=0)).action == "stop"
 
 
+def site_with(infra: int, unknown: int, user: int, same_root: int) -> Resume:
+    return Resume(infra=infra, unknown=unknown, user=user, same_root=same_root)
+
+
 CAUSES = st.builds(
     cause,
     st.sampled_from(CLASSES),
@@ -94,7 +98,11 @@ CAUSES = st.builds(
     st.integers(1, 50),
     st.booleans(),
     st.builds(
-        Resume, infra=st.integers(0, 6), unknown=st.integers(0, 3), user=st.integers(0, 2), same_root=st.integers(1, 4)
+        site_with,
+        infra=st.integers(0, 6),
+        unknown=st.integers(0, 3),
+        user=st.integers(0, 2),
+        same_root=st.integers(1, 4),
     ),
 )
 def test_no_history_leads_to_more_requeues_than_the_budgets(causes, requested, total, by_slurm, site):
