@@ -166,7 +166,8 @@ def _comment(line: CommandLine, script: Script, wanted: Request) -> str:
         token = request.render(wanted)
     except ValueError as exc:
         raise UsageError(str(exc)) from exc
-    text = f"{request.strip(theirs or '')} {token}".lstrip()
+    kept = request.strip(theirs or "")
+    text = f"{kept} {token}" if kept else token
     if (size := len(text.encode("utf-8", "surrogateescape"))) > COMMENT_MAX_BYTES:
         raise UsageError(
             f"the comment has {size} bytes with what fmslurm adds, Slurm takes {COMMENT_MAX_BYTES}",

@@ -85,7 +85,7 @@ class CliBackend:
         return found
 
     def _squeue_jobs(self, choice: Sequence[str]) -> list[Job]:
-        separator = f"@fm{os.urandom(12).hex()}@"
+        separator = f"@fm{os.urandom(12).hex()};"
         listed = self._squeue(choice, "--states=all", "--Format", parse.job_format(separator))
         if not listed:
             return []

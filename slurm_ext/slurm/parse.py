@@ -98,7 +98,7 @@ class AnswerError(ValueError):
 
 
 def job_format(separator: str) -> str:
-    """Return the argument of `squeue -O` for JOB_FIELDS; the separator starts with no digit, dot, colon or comma."""
+    """Return the argument of `squeue -O` for JOB_FIELDS; the separator starts with no digit, dot or colon and has no comma."""
     return ",".join(f"{field}:{separator}" for field in JOB_FIELDS)
 
 
