@@ -60,6 +60,22 @@ static int root_above(const char *path, char *root, size_t size)
     return 1;
 }
 
+/*
+ * A job's tasks get their environment from where the job was submitted, not from slurmd: there Slurm's own name of the
+ * node tells which one this is, and the lab is two folders above the library or program (<lab>/lib/X, <lab>/bin/X).
+ */
+static int root_in_lab(const char *path, char *root, size_t size)
+{
+    const char *node = getenv("SLURMD_NODENAME");
+    if (!node || !*node || *node == '.' || strchr(node, '/') || *path != '/')
+        return 0;
+    const char *cut = strrchr(path, '/');
+    while (cut > path && *--cut != '/')
+        ;
+    int written = snprintf(root, size, "%.*s/nodes/%s/root", (int)(cut - path), path, node);
+    return cut > path && written > 0 && (size_t)written < size;
+}
+
 /* The path of hardware.env, or 0 where this process is on no simulated node. */
 static int locate(char *path, size_t size)
 {
@@ -75,7 +91,7 @@ static int locate(char *path, size_t size)
     Dl_info info;
     if (!*self && dladdr((void *)&locate, &info) && info.dli_fname)
         self = info.dli_fname;
-    if (!root_above(self, root, sizeof root))
+    if (!root_above(self, root, sizeof root) && !root_in_lab(self, root, sizeof root))
         return 0;
     int written = snprintf(path, size, "%s/etc/fmslurm-lab/hardware.env", root);
     return written > 0 && (size_t)written < size;
