@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from slurm_ext import command
 from slurm_ext.command import call_all_bounded, call_bounded, run
 from slurm_ext.errors import CommandNotFoundError

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from slurm_ext import events, shared
 from slurm_ext.config.modes import Heartbeat, Off
 from slurm_ext.events import Event

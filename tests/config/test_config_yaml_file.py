@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from slurm_ext.config import meanings, model, render, yaml_file
 from slurm_ext.config.model import Settings, Tier
 from slurm_ext.config.rules import SECTIONS, keys
@@ -253,8 +254,6 @@ YAML_BITS = st.sampled_from(
         '"',
         "&a ",
         "*a",
-    ]
-    + [
         "!!int ",
         "|",
         ">",
