@@ -76,6 +76,12 @@ def leftovers(directory: str) -> list[str]:
     return found + [f"mount {point}" for point in mounts_below(directory)]
 
 
+def closed_folders(directory: str) -> list[str]:
+    """Return the folders above a lab's that not everybody may pass through."""
+    above = [str(path) for path in Path(directory).parents]
+    return [path for path in above if os.path.isdir(path) and not os.stat(path).st_mode & 0o001]
+
+
 def mounts_below(directory: str) -> list[str]:
     """Return mount points in or below a folder, deepest first."""
     found = [point for point in mounts.points() if point == directory or point.startswith(directory + "/")]

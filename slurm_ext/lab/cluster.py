@@ -45,6 +45,10 @@ class Lab:
             raise LackingError(
                 f"a lab needs {', '.join(lacking)}", remedy="`make setup` (as root) installs the packages"
             )
+        if closed := clean.closed_folders(directory):
+            raise UsageError(
+                f"{closed[0]} lets only its owner in, and jobs run as any user", remedy="Choose a --dir below /var/tmp"
+            )
         with clean.lock(directory, create=True):
             if journal.read(directory):
                 if clean.running(directory):

@@ -33,9 +33,18 @@ def new_lab() -> Iterator[type[Lab]]:
 def lab(new_lab: type[Lab]) -> Iterator[Lab]:
     """Return a lab of eight nodes with GPUs, two leaf switches and S3; shared by all tests, so heal what you break."""
     with tempfile.TemporaryDirectory(prefix="fmlab-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)  # jobs of any user pass through
         # Ctrl-C during `up` is cleaned by `up` itself, afterwards by the finalizer.
         made = new_lab.up(LabOptions(dir=f"{folder}/lab", ready=True, s3="background"), print)
         try:
             yield made
         finally:
             made.down()
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """Return a folder whose path is short enough for a lab's sockets, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="fmlab-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

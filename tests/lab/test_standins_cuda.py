@@ -76,13 +76,6 @@ def launch(module, name, *arguments, grid=4, block=256, stream=None):
 Child = Callable[..., list[list[object]]]
 
 
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("standins")
-    standins.build(str(folder / "lib"), str(folder / "bin"))
-    return folder
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Callable[..., Path]:
     """Write hardware.env of one simulated node by rename and return the path of its hardware.json."""

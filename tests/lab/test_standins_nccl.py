@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from standins_support import Ranks, run_ranks, script, write_node
 
-from slurm_ext.lab import standins
-
 SYMBOLS = [
     "ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
     "ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclBroadcast", "ncclBcast", "ncclCommFinalize",
@@ -30,13 +28,6 @@ REDUCE = """
         settled = settle(comm)
         return code, settled, until(event, comm, limit_s), target
 """
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("standins")
-    standins.build(str(folder / "lib"), str(folder / "bin"))
-    return folder
 
 
 @pytest.fixture
