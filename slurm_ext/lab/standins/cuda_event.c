@@ -159,6 +159,19 @@ FM_EXPORT CUresult cuEventSynchronize(CUevent event)
     return fm_context_health(context);
 }
 
+static CUresult reached_at(CUevent event, struct timespec *when)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&event->lock);
+    if (!event->timing || !event->recorded)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    else if (event->reached < event->recorded)
+        result = CUDA_ERROR_NOT_READY;
+    *when = event->when;
+    pthread_mutex_unlock(&event->lock);
+    return result;
+}
+
 FM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
     struct context *context;
@@ -169,11 +182,11 @@ FM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUeven
         return result;
     if (!milliseconds)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!start->timing || !end->timing || !start->recorded || !end->recorded)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (start->reached < start->recorded || end->reached < end->recorded)
-        return CUDA_ERROR_NOT_READY;
-    *milliseconds = (float)((double)(end->when.tv_sec - start->when.tv_sec) * 1e3 +
-                            (double)(end->when.tv_nsec - start->when.tv_nsec) / 1e6);
-    return CUDA_SUCCESS;
+    struct timespec from, to;
+    result = reached_at(start, &from);
+    if (!result)
+        result = reached_at(end, &to);
+    if (!result)
+        *milliseconds = (float)((double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6);
+    return result;
 }

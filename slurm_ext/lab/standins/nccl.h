@@ -72,7 +72,7 @@ struct ncclComm {
     int listen_tcp, listen_unix, next, previous, next_remote, previous_remote;
     int connected, connecting;
     int abort_event;   /* readable once aborted */
-    volatile int aborted, state;
+    _Atomic int aborted, state;
     int finalized, splits;
     unsigned char *scratch;
     pthread_mutex_t lock;

@@ -152,8 +152,12 @@ void fm_log_version(int rank, int device, int version, int cuda_version)
 
 FM_EXPORT const char *ncclGetLastError(ncclComm_t comm)
 {
+    static __thread char copy[sizeof last_error]; /* another thread may fail meanwhile */
     (void)comm;
-    return last_error;
+    pthread_mutex_lock(&lock);
+    memcpy(copy, last_error, sizeof copy);
+    pthread_mutex_unlock(&lock);
+    return copy;
 }
 
 FM_EXPORT const char *ncclGetErrorString(ncclResult_t result)
