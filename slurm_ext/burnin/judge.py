@@ -13,6 +13,7 @@ from slurm_ext.burnin.model import (
     LOCAL,
     OK,
     PHASES,
+    REMOTE,
     SLOW,
     WRONG,
     GroupResult,
@@ -33,17 +34,14 @@ def judge_group(
     busbw = _busbw(reports, message_bytes)
     if states[WRONG]:
         return GroupResult(tuple(nodes), WRONG, busbw, ranks, *_wrong(reports))
-    if states[ERROR]:
+    own = any(report.state == ERROR and report.cause != REMOTE for report in reports)
+    if own or (states[ERROR] and not states[SLOW]):
         return GroupResult(tuple(nodes), ERROR, busbw, ranks, *_errors(reports))
-    if states[SLOW]:
-        bound = min((r.slowest_ms for r in reports if r.slowest_ms), default=0.0)
-        busbw = busbw if busbw is not None else rules.busbw_gbs(message_bytes, bound / 1e3, ranks) if bound else None
-        word = f"an all-reduce was given up after {bound / 1e3:.1f} s, where {floor_gbs:.3g} GB/s was asked"
-        return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=(word,))
-    if states[HANG] or busbw is None:
-        if busbw is not None and all(r.step >= 2 or r.state == OK for r in reports):
-            # Every rank went on and none came to its end: that is slow, not stuck.
-            return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=("it went on, and did not end in time",))
+    unfinished = [report for report in reports if report.state in (SLOW, HANG)]
+    if states[SLOW] or (unfinished and all(r.step >= 2 for r in unfinished)):
+        # Every rank went on and did not come to its end: that is slow, not stuck.
+        return GroupResult(tuple(nodes), SLOW, *_estimate(unfinished, message_bytes, ranks, floor_gbs))
+    if unfinished or busbw is None:
         return GroupResult(tuple(nodes), HANG, None, ranks, *_laggards(reports))
     if floor_gbs > 0 and busbw < floor_gbs:
         word = f"busbw {busbw:.3g} GB/s, floor {floor_gbs:.3g}"
@@ -55,6 +53,20 @@ def _busbw(reports: Sequence[RankReport], message_bytes: int) -> float | None:
     """Return busbw by the slowest rank's median; None where no rank finished a timed all-reduce."""
     medians = [report.median_ms for report in reports if report.median_ms > 0]
     return rules.busbw_gbs(message_bytes, max(medians) / 1e3, len(reports)) if medians else None
+
+
+def _estimate(
+    unfinished: Sequence[RankReport], message_bytes: int, ranks: int, floor_gbs: float
+) -> tuple[float | None, int, tuple[Suspect, ...], tuple[Suspect, ...], tuple[str, ...]]:
+    """What a run was doing when it was given up: by the pace of what ended, else by how long the last took at least."""
+    paces = [r.pace_ms for r in unfinished if r.pace_ms > 0]
+    bounds = [r.slowest_ms for r in unfinished if r.slowest_ms > 0]
+    took_ms = max(paces) if paces else min(bounds, default=0.0)
+    if not took_ms:
+        return None, ranks, (), (), ("given up as too slow",)
+    busbw = rules.busbw_gbs(message_bytes, took_ms / 1e3, ranks)
+    word = f"busbw {'' if paces else 'below '}{busbw:.3g} GB/s, floor {floor_gbs:.3g}, given up"
+    return busbw, ranks, (), (), (word,)
 
 
 def _jitter(reports: Sequence[RankReport]) -> tuple[str, ...]:
@@ -88,8 +100,7 @@ def _wrong(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple[Su
     """One odd result among right ones is that rank's own receiving or memory; all wrong alike came from a sender."""
     bad = [r for r in reports if r.state == WRONG]
     evidence = tuple(
-        f"rank {r.rank} on {r.node} (gpu {r.gpu}): {r.mismatches} wrong values, the first at {r.first_bad}"
-        for r in bad[:4]
+        f"gpu {r.gpu} of {r.node}: {r.mismatches} wrong values, the first at {r.first_bad}" for r in bad[:4]
     )
     nodes = {r.node for r in bad}
     all_nodes = {r.node for r in reports}
@@ -109,7 +120,7 @@ def _errors(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple[S
     local = [r for r in bad if r.cause == LOCAL]
     software = [r for r in bad if r.cause == ENVIRONMENT]
     own = local or software or bad
-    evidence = tuple(f"rank {r.rank} on {r.node} (gpu {r.gpu}) in {r.phase}: {r.text}" for r in own[:4])
+    evidence = tuple(f"gpu {r.gpu} of {r.node} in {r.phase}: {r.text}" for r in own[:4])
     return (
         tuple(
             Suspect(name, f"gpu {found[0].gpu} in {found[0].phase}: {found[0].text}", True)

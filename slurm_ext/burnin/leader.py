@@ -201,7 +201,7 @@ class Leader:
                     "bytes": self._terms.message_bytes,
                     "iterations": self._terms.iterations,
                     "limit_s": limit_s,
-                    "iteration_limit_s": rules.iteration_limit_s(floor, self._terms.message_bytes, ranks),
+                    "floor_s": rules.seconds_at(floor, self._terms.message_bytes, ranks) if floor else 0.0,
                 }
                 self._send(name, order)
 

@@ -55,6 +55,7 @@ class RankReport(NamedTuple):
     median_ms: float = 0.0
     max_ms: float = 0.0
     slowest_ms: float = 0.0  # at least so long took a collective that was given up
+    pace_ms: float = 0.0  # and so long each that ended before
     mismatches: int = 0
     first_bad: int = -1
     checksums: tuple[str, ...] = ()

@@ -98,8 +98,3 @@ def floor_gbs(
     if nodes == 2 and not any(row.instance_type == instance_type and row.nodes_min == 2 for row in FLOORS):
         return 0.0
     return best
-
-
-def iteration_limit_s(floor: float, message_bytes: int, ranks: int) -> float:
-    """Return when one all-reduce is given up as too slow: ten times its time at the floor, a second at least; 0 for never."""
-    return max(1.0, 10 * seconds_at(floor, message_bytes, ranks)) if floor > 0 else 0.0

@@ -1,7 +1,7 @@
 """One node's side of the burn-in: turns the leader's orders into orders for its workers, and their reports into one answer.
 
 No sockets and no clock of its own: messages and times come in, messages go out through `send`. Orders: `round` {round, base
-(first rank here), ranks, root, bytes, iterations, limit_s, iteration_limit_s}, `id` {round, id}, `stop` {round}.
+(first rank here), ranks, root, bytes, iterations, limit_s, floor_s}, `id` {round, id}, `stop` {round}.
 Answers: `id` {round, id}, `trouble` {round}, `report` {round, ranks: [...]}.
 """
 
@@ -80,7 +80,7 @@ class Station:
                     "root": bool(message["root"]) and gpu == 0,
                     "bytes": int(message["bytes"]),
                     "iterations": int(message["iterations"]),
-                    "iteration_limit_s": float(message["iteration_limit_s"]),
+                    "floor_s": float(message["floor_s"]),
                 },
             )
 

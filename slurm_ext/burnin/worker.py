@@ -1,6 +1,6 @@
 """One process for one GPU: takes orders as JSON lines from its agent, runs rounds of all-reduces, reports every phase.
 
-Orders: `round` {round, rank, ranks, root, bytes, iterations, iteration_limit_s}, `id` {round, id}, `stop`, `quit`.
+Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s}, `id` {round, id}, `stop`, `quit`.
 Answers: `phase` {phase, step}, `id` {round, id}, `report` {round, ...fields of RankReport}. It never waits inside a library
 where that can be avoided, and where it cannot, the last phase it announced says so. The agent kills what does not answer.
 """
@@ -27,6 +27,9 @@ from slurm_ext.errors import FmslurmError
 
 #: Between two looks at events and communicator. Times are taken by the GPU, so this adds nothing to them.
 POLL_S = 0.004
+
+#: How long a rank that found itself too slow waits for the order to stop.
+TOGETHER_S = 1.0
 
 #: Results that are verified, each after an all-reduce of its own; the first also connects the ranks.
 CHECKS = (("u32", 0), ("u32", 1), ("bf16", 0), ("u32", 2))
@@ -59,6 +62,8 @@ class Worker:
         self._phase, self._step = "start", 0
         self._round = -1
         self._slowest_s = 0.0
+        self._connected_at = 0.0
+        self._give_up_at = 0.0
         self._buffers: tuple[int, int, int] = (0, 0, 0)
         self._size = 0
 
@@ -100,15 +105,16 @@ class Worker:
         return False
 
     def _poll(self, done: Any, limit_s: float = 0.0) -> None:
-        """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` (0: no limit)."""
+        """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` or when all took too long (0: no limit)."""
         started = time.monotonic()
         while not done():
             self._pump(POLL_S)
             if self._stopped():
                 self._slowest_s = max(self._slowest_s, time.monotonic() - started)
                 raise Stopped
-            if limit_s and time.monotonic() - started > limit_s:
-                self._slowest_s = time.monotonic() - started
+            now = time.monotonic()
+            if limit_s and (now - started > limit_s or now > self._give_up_at):
+                self._slowest_s = max(self._slowest_s, now - started)
                 raise TooSlow
 
     def serve(self) -> None:
@@ -127,7 +133,8 @@ class Worker:
             failure = self._failed(exc)
         while True:
             while order := self._take("round"):
-                self._round, self._step, self._slowest_s = int(order["round"]), 0, 0.0
+                self._round, self._step = int(order["round"]), 0
+                self._slowest_s = self._connected_at = 0.0
                 result = failure or self._guarded(order)
                 self.tell(t="report", round=self._round, pci=pci, **result)
                 if result["state"] == ERROR:
@@ -162,12 +169,26 @@ class Worker:
             failed = self._failed(exc)
             self._abort()
             return failed
-        report = {"state": state, "phase": self._phase, "step": self._step, "slowest_ms": self._slowest_s * 1e3}
+        report = {
+            "state": state,
+            "phase": self._phase,
+            "step": self._step,
+            "slowest_ms": self._slowest_s * 1e3,
+            "pace_ms": self._pace_ms(),
+        }
         if state == SLOW:
-            # The others are still in the collective: tell first, then leave it.
+            # The others are still in the collective, and our leaving would look like an error there: leave together.
             self.tell(t="slow", round=self._round)
+            leave_at = time.monotonic() + TOGETHER_S
+            while time.monotonic() < leave_at and not self._stopped():
+                self._pump(POLL_S)
         self._abort()
         return report
+
+    def _pace_ms(self) -> float:
+        """Return the average time of the all-reduces that ended after the first, which connects; 0 where there is none."""
+        steps = self._step - 1
+        return (time.monotonic() - self._connected_at) / steps * 1e3 if self._connected_at and steps > 0 else 0.0
 
     def _abort(self) -> None:
         """Leave a communicator that did not end well; an abort that hangs ends the process, and the agent knows."""
@@ -181,7 +202,8 @@ class Worker:
     def _run(self, order: dict[str, Any]) -> dict[str, Any]:
         """Join, verify every pattern, measure, leave; return the report."""
         rank, ranks, size = int(order["rank"]), int(order["ranks"]), int(order["bytes"])
-        limit_s = float(order["iteration_limit_s"])
+        floor_s, iterations = float(order["floor_s"]), int(order["iterations"])
+        limit_s = max(1.0, 10 * floor_s) if floor_s else 0.0
         nccl = self._nccl
         self._allocate(size)
         self.phase("id", 0)
@@ -201,7 +223,10 @@ class Worker:
                 first_bad = first
             mismatches += bad
             checksums.append(f"{checksum:016x}")
-        times_ms = self._measure(size, int(order["iterations"]), limit_s)
+            if not index:
+                self._connected_at = time.monotonic()
+                self._give_up_at = self._connected_at + max(2.0, 3 * floor_s * (len(CHECKS) + iterations))
+        times_ms = self._measure(size, iterations, limit_s)
         bad, first, checksum = self._check("u32", 2, ranks, size)
         if bad and not mismatches:
             first_bad = first

@@ -26,7 +26,9 @@ def standin_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Cluster:
     """Nodes n0, n1, ... with two GPUs each unless told otherwise."""
 
-    def __init__(self, folder: Path, libraries: Path, nodes: int, *, gpus: int = 2, port: int = 0, **burnin: object) -> None:
+    def __init__(
+        self, folder: Path, libraries: Path, nodes: int, *, gpus: int = 2, port: int = 0, **burnin: object
+    ) -> None:
         self.folder, self.nodes, self.gpus = folder, tuple(f"n{i}" for i in range(nodes)), gpus
         key = os.urandom(32).hex()
         table = folder / "addresses"

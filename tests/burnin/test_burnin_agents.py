@@ -1,0 +1,253 @@
+"""Agents, leader and workers for real: processes on loopback, stand-in NCCL that moves data, faults of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cluster
+
+from slurm_ext.burnin import history, surroundings
+from slurm_ext.burnin.model import Outcome
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN
+
+Make = Callable[..., Cluster]
+
+#: A floor far below any healthy run on a busy machine, and 10 times above a link of RATE_MBIT.
+FLOOR_GBS, RATE_MBIT = 0.01, 8
+
+
+def agreed(outcomes: dict[str, Outcome]) -> Outcome:
+    """All hooks got the same verdict; return it."""
+    kinds = {(o.verdict.verdict, o.verdict.rule, o.culprits) for o in outcomes.values()}
+    assert len(kinds) == 1, {name: o.verdict for name, o in outcomes.items()}
+    return next(iter(outcomes.values()))
+
+
+def processes(cluster: Cluster, node: str) -> list[int]:
+    """The pids that the agent of a node wrote down, the agent first."""
+    notes = list((cluster.folder / node / "run/burnin").glob("*.json"))
+    try:
+        return [pid for pid, _ in json.loads(notes[0].read_text())["processes"]] if notes else []
+    except ValueError:
+        return []  # just being written
+
+
+def until(look: Callable[[], Any], timeout_s: float = 8.0) -> Any:
+    """Look again and again until there is something, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert found
+    return found
+
+
+def wait_for_agent(cluster: Cluster, node: str, *, workers: int) -> list[int]:
+    return until(lambda: found if len(found := processes(cluster, node)) > workers else None)
+
+
+@pytest.fixture
+def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Do something while the hooks wait; its failure is the test's."""
+    threads: list[threading.Thread] = []
+    failures: list[Exception] = []
+
+    def start(work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as exc:  # noqa: BLE001
+                failures.append(exc)
+
+        threads.append(threading.Thread(target=guarded))
+        threads[-1].start()
+
+    yield start
+    for thread in threads:
+        thread.join(10)
+    assert not failures
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_healthy_nodes_pass_together(make_cluster: Make, nodes: int) -> None:
+    cluster = make_cluster(nodes)
+    outcome = agreed(cluster.run())
+    assert outcome.verdict.verdict == PASS, cluster.log()
+    assert outcome.ranks == 2 * nodes
+    assert outcome.busbw_gbs is not None
+    assert "GB/s" in outcome.verdict.reason
+    for name in cluster.nodes:
+        # The hook has gone by now; the agent writes this down behind it.
+        lines = until(lambda name=name: list(history.read(str(cluster.folder / name / "state" / history.NAME))))
+        assert [(x["job"], x["verdict"], x["node"]) for x in lines] == [("c/7-0", PASS, name)]
+        assert list((cluster.folder / name / "run/burnin").iterdir()) == []
+
+
+def test_it_comes_to_the_same_over_efa_by_name(make_cluster: Make) -> None:
+    assert agreed(make_cluster(2, transport="efa").run()).verdict.verdict == PASS
+
+
+def test_without_the_plugin_nothing_falls_back_to_tcp(make_cluster: Make) -> None:
+    cluster = make_cluster(3, transport="efa")
+    cluster.hardware("n1", nccl__net="socket")
+    outcome = agreed(cluster.run())
+    assert (outcome.verdict.verdict, outcome.culprits) == (FAIL, ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("culprit", "fault", "finding"),
+    [
+        ("n0", {"nccl__wrong_result": "send"}, "burnin.wrong"),
+        ("n2", {"nccl__wrong_result": "recv"}, "burnin.wrong"),
+        ("n0", {"nccl__rate_mbit": RATE_MBIT}, "burnin.slow"),
+        ("n3", {"nccl__rate_mbit": RATE_MBIT}, "burnin.slow"),
+        ("n2", {"nccl__crash": "allreduce"}, "burnin.error"),
+        ("n3", {"gpu__1__lost": 1}, "burnin.error"),
+        ("n0", {"gpu__0__absent": 1}, "burnin.error"),
+        ("n1", {"gpu__1__cuda_error": 719}, "burnin.error"),
+        ("n1", {"nccl__hang": "init"}, "burnin.hang"),
+        ("n0", {"nccl__hang": "allreduce,abort"}, "burnin.hang"),
+        ("n2", {"cuda__hang": "init"}, "burnin.hang"),
+    ],
+    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value,
+)
+def test_the_bad_node_and_no_other_is_named(
+    make_cluster: Make, culprit: str, fault: dict[str, object], finding: str
+) -> None:
+    cluster = make_cluster(4, floor_busbw_gbs=FLOOR_GBS, pair_floor_busbw_gbs=FLOOR_GBS, deadline_s=15.0)
+    cluster.hardware(culprit, **fault)
+    outcome = agreed(cluster.run())
+    assert outcome.culprits == (culprit,), (outcome, cluster.log())
+    assert outcome.verdict.verdict == FAIL
+    (found,) = outcome.verdict.findings
+    assert (found.target, found.action) == (f"node:{culprit}", "drain")
+    # A link that is slow enough looks stuck in the rounds of pairs, which are shorter.
+    assert found.id in (finding, "burnin.hang" if finding == "burnin.slow" else finding)
+
+
+def test_of_two_nodes_a_slow_link_convicts_neither(make_cluster: Make) -> None:
+    cluster = make_cluster(2, floor_busbw_gbs=FLOOR_GBS, pair_floor_busbw_gbs=FLOOR_GBS)
+    cluster.hardware("n1", nccl__rate_mbit=RATE_MBIT)
+    outcome = agreed(cluster.run())
+    assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (FAIL, "burnin.two-nodes", ())
+    assert outcome.measured["suspects"] == ["n0", "n1"]
+
+
+def test_an_absent_node_is_nobodys_fault(make_cluster: Make) -> None:
+    outcome = agreed(make_cluster(3, rendezvous_s=1.5).run(absent=("n2",)))
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.peer-absent")
+    assert outcome.verdict.findings[0].target == "node:n2"
+    assert outcome.culprits == ()
+
+
+def test_an_absent_leader_is_nobodys_fault(make_cluster: Make) -> None:
+    outcome = agreed(make_cluster(3, rendezvous_s=1.5).run(absent=("n0",)))
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.peer-absent")
+
+
+def test_missing_nccl_names_what_was_tried(make_cluster: Make) -> None:
+    outcome = agreed(make_cluster(2, nccl_library="/nonexistent/libnccl.so.2").run())
+    assert outcome.verdict.rule == "burnin.library"
+    assert "/nonexistent/libnccl.so.2" in outcome.verdict.reason
+
+
+def test_too_old_a_nccl_is_unknown(make_cluster: Make) -> None:
+    cluster = make_cluster(2)
+    cluster.hardware("n1", nccl__version=21602)
+    outcome = agreed(cluster.run())
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.library")
+
+
+@pytest.mark.parametrize("version", [21805, 22304, 22707, 23203])
+def test_every_release_of_nccl_is_spoken_to(make_cluster: Make, version: int) -> None:
+    cluster = make_cluster(2)
+    for name in cluster.nodes:
+        cluster.hardware(name, nccl__version=version)
+    assert agreed(cluster.run()).verdict.verdict == PASS
+
+
+@pytest.mark.parametrize("victim", ["n0", "n1"])
+def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Callable, victim: str) -> None:
+    cluster = make_cluster(3, iterations=400)
+
+    def kill() -> None:
+        pids = wait_for_agent(cluster, victim, workers=2)
+        time.sleep(0.3)
+        os.kill(pids[1], signal.SIGKILL)
+
+    meanwhile(kill)
+    outcome = agreed(cluster.run())
+    assert outcome.culprits == (), outcome
+    assert outcome.verdict.verdict in ("warn", PASS)
+
+
+@pytest.mark.parametrize("victim", ["n0", "n1"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_frozen_agent_holds_nobody(
+    make_cluster: Make, meanwhile: Callable, victim: str, number: signal.Signals
+) -> None:
+    cluster = make_cluster(3, iterations=4000, deadline_s=8.0)
+
+    def strike() -> None:
+        pids = wait_for_agent(cluster, victim, workers=2)
+        time.sleep(0.5)  # into the collectives
+        os.kill(pids[0], number)
+
+    meanwhile(strike)
+    outcomes = cluster.run()
+    assert all(o.verdict.verdict in (UNKNOWN, PASS) and o.culprits == () for o in outcomes.values()), outcomes
+    assert outcomes[victim].verdict.verdict == UNKNOWN
+    others = [o.seconds for name, o in outcomes.items() if name != victim]
+    assert max(others) < 6.0
+
+
+def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make) -> None:
+    cluster = make_cluster(2, rendezvous_s=30.0)
+    outcome = cluster.run(absent=("n0",), deadline_s=1.0)["n1"]
+    assert outcome.verdict.verdict == UNKNOWN
+    pids = processes(cluster, "n1")
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+def test_a_stranger_on_the_first_port_is_passed_by(make_cluster: Make) -> None:
+    cluster = make_cluster(2)
+    ports = surroundings.ports(cluster.job("n0").key, cluster.settings.burnin)
+    with socket.create_server(("127.0.0.2", ports[0])):
+        outcome = agreed(cluster.run())
+    assert outcome.verdict.verdict == PASS
+
+
+def test_two_jobs_on_one_port_never_mix(make_cluster: Make) -> None:
+    """The follower of another job knocks at this job's leader: refused, and neither is disturbed."""
+    cluster = make_cluster(2, port=42777, rendezvous_s=2.0)
+    found: dict[str, Outcome] = {}
+    stray = threading.Thread(
+        target=lambda: found.update(cluster.run(absent=("n0",), job_id="8"))  # its leader never comes
+    )
+    stray.start()
+    outcome = agreed(cluster.run(job_id="7"))
+    stray.join(15)
+    assert outcome.verdict.verdict == PASS
+    assert found["n1"].verdict.rule == "burnin.peer-absent"
+
+
+def test_a_survey_measures_and_judges_nothing(make_cluster: Make) -> None:
+    outcome = agreed(make_cluster(4, floor_busbw_gbs=1e9).run(survey=True))
+    kinds = [(r["kind"], len(r["groups"])) for r in outcome.measured["rounds"]]
+    assert kinds == [("all", 1), ("pairs", 2), ("pairs", 2)]
+    assert all(g["busbw_gbs"] > 0 for r in outcome.measured["rounds"] for g in r["groups"])
+
+
+def test_a_folder_that_cannot_be_written_is_unknown(make_cluster: Make, tmp_path: Path) -> None:
+    cluster = make_cluster(1)
+    (cluster.folder / "n0/log").write_text("in the way")
+    outcome = cluster.run()["n0"]
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.cannot-start")
