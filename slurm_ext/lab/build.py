@@ -256,5 +256,7 @@ def _build_standins(state: State, say: Say) -> State:
     if build is None:
         return replace(state, standins="not part of this installation")
     say("compiling the stand-ins for libcuda, libnccl and libnvidia-ml")
-    build(Path(state.dir, "lib"), Path(state.dir, "bin"))
+    # Marked, so that `down` finds a compiler that outlives us; its temporary files go where `down` removes them.
+    env = {**daemons.marked_environment(state), "TMPDIR": f"{state.dir}/lib"}
+    build(f"{state.dir}/lib", f"{state.dir}/bin", env=env)
     return replace(state, standins="built")

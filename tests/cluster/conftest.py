@@ -22,11 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def new_lab() -> Iterator[type[Lab]]:
+def new_lab() -> type[Lab]:
     """Return the Lab class, for tests that bring up labs of their own; skips where a lab cannot be."""
     if lacking := daemons.missing():
         pytest.skip(f"no lab here: it needs {', '.join(lacking)}")
-    yield Lab
+    return Lab
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,11 +76,12 @@ PRODUCTS = (
 )
 
 
-def build(lib_dir: str, bin_dir: str) -> None:
+def build(lib_dir: str, bin_dir: str, *, env: Mapping[str, str] | None = None) -> None:
     """Compile what is missing or older than its sources into `lib_dir` and `bin_dir`; both are made where absent.
 
     Files appear by rename, so that a process that loads the old one goes on with it. Nothing is compiled when the
-    content of sources, flags and compiler are those of the last build there. Raise LackingError where gcc is absent,
+    content of sources, flags and compiler are those of the last build there. `env` is the compiler's environment: a lab
+    puts its mark and its own folder for temporary files there. Raise LackingError where gcc is absent,
     FmslurmError where it refuses the sources or takes longer than COMPILE_TIMEOUT_S.
     """
     folders = {"lib": Path(lib_dir), "bin": Path(bin_dir)}
@@ -93,7 +94,7 @@ def build(lib_dir: str, bin_dir: str) -> None:
     if built and stamp.is_file() and stamp.read_text() == wanted:
         return
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for done in [pool.submit(_compile, compiler, product, folders[product.folder]) for product in PRODUCTS]:
+        for done in [pool.submit(_compile, compiler, product, folders[product.folder], env) for product in PRODUCTS]:
             done.result()
     with _replacing(stamp) as path:
         path.write_text(wanted)
@@ -117,13 +118,13 @@ def _compiler() -> str:
     return found
 
 
-def _compile(compiler: str, product: Product, folder: Path) -> None:
+def _compile(compiler: str, product: Product, folder: Path, env: Mapping[str, str] | None) -> None:
     target = folder / product.name
     shape = ("-shared", f"-Wl,-soname,{product.name}", "-Wl,-z,defs") if product.library else ()
     sources = tuple(str(_SOURCES / source) for source in product.sources)
     with _replacing(target) as path:
         argv = (compiler, *FLAGS, *shape, "-o", str(path), *sources, "-ldl")
-        result = command.run(argv, timeout_s=COMPILE_TIMEOUT_S)
+        result = command.run(argv, timeout_s=COMPILE_TIMEOUT_S, env=env)
         if not result.ok:
             raise FmslurmError(f"cannot compile the stand-in {product.name}: {result.words()}\n{result.stderr[:4000]}")
         path.chmod(0o755)
