@@ -290,7 +290,7 @@ def node_reason(line: str) -> tuple[str, str, int]:
     if found is None or found.group(1) != "Reason":  # it comes before the others, and they may hold look-alikes
         return "", "", 0
     rest = line[found.end() :]
-    stamp = re.search(r" \[([^\[\]@\s]+)@(\d+|Unknown)\](?=\s|$)", rest)
+    stamp = re.search(r" \[([^\[\]@\s]+)@(\d{9,11}|Unknown)\](?=\s|$)", rest)
     if stamp is None:
         return something(re.split(r" (?:Comment|Extra|InstanceId)=", rest)[0]), "", 0
     return something(rest[: stamp.start()]), stamp.group(1), epoch(stamp.group(2))

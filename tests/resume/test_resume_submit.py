@@ -218,9 +218,10 @@ def test_script_request_never_raises() -> None:
     assert script_request("#FMSLURM --fm-nonsense\n") is None
 
 
-SBATCH_WORDS = "-N 2 -N2 --nodes --comment --exclusive -H --wrap : -- job.sh - --new --new=1 -Zx --requeue -k".split()
-OUR_WORDS = "--fm-resume --fm-resume=2 --fm-run r1 --fm-ckpt=/a".split()
-WORD = st.sampled_from([*SBATCH_WORDS, *OUR_WORDS, "x y", ""]) | st.text(max_size=8)
+SBATCH_WORDS = ["-N", "2", "-N2", "--nodes", "--comment", "--exclusive", "-H", "--wrap", "--requeue", "-k"]
+ODD_WORDS = [":", "--", "job.sh", "-", "--new", "--new=1", "-Zx", "x y", ""]
+OUR_WORDS = ["--fm-resume", "--fm-resume=2", "--fm-run", "r1", "--fm-ckpt=/a"]
+WORD = st.sampled_from([*SBATCH_WORDS, *ODD_WORDS, *OUR_WORDS]) | st.text(max_size=8)
 
 
 @given(st.lists(WORD, max_size=12))

@@ -190,10 +190,10 @@ def test_node_state(text: str, state: str, flags: tuple[str, ...]) -> None:
     [
         ("", "", "", 0),
         (" Reason=fan [root@1795990001]", "fan", "root", 1795990001),
-        (" Reason=a [x@y] b [ops@5] Comment=c Extra=d", "a [x@y] b", "ops", 5),
+        (" Reason=a [x@y] b [root@5] c [ops@1795990005] Comment=c Extra=d", "a [x@y] b [root@5] c", "ops", 1795990005),
         (" Comment=com Reason=fmslurm: x [root@5]", "", "", 0),
         (" Reason=no stamp Comment=z", "no stamp", "", 0),
-        (" Reason=a State=DOWN [root@7]        NodeName=n9", "a State=DOWN", "root", 7),
+        (" Reason=a State=DOWN [root@1795990007]        NodeName=n9", "a State=DOWN", "root", 1795990007),
     ],
 )
 def test_node_reason(tail: str, reason: str, user: str, since: int) -> None:
