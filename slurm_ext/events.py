@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -47,10 +48,14 @@ class Event(NamedTuple):
     schema: int = SCHEMA
 
 
+#: Fields of a line that are no text.
+_KINDS: Mapping[str, type] = {"schema": int, "evidence": list, "dry_run": bool, "data": dict}
+
+
 def stamp(seconds: float | None = None) -> str:
     """Return a time (seconds since the epoch; None: now) as UTC text with milliseconds."""
-    now = time.time() if seconds is None else seconds
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+    whole, thousandths = divmod(int((time.time() if seconds is None else seconds) * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{thousandths:03d}Z"
 
 
 def to_line(event: Event) -> str:
@@ -65,24 +70,26 @@ def to_line(event: Event) -> str:
         fields["evidence"] = [line[:EVIDENCE_CHARS] for line in event.evidence[:EVIDENCE_LINES]]
     if event.data:
         fields["data"] = dict(event.data)
-    return json.dumps(fields, ensure_ascii=True, separators=(",", ":"), default=str)
+    try:
+        return json.dumps(fields, ensure_ascii=True, separators=(",", ":"), default=str, allow_nan=False)
+    except ValueError:  # NaN or infinity, which JSON has no word for: the event matters more than its number
+        fields["data"] = {str(name): repr(value) for name, value in event.data.items()}
+        return json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
 
 
 def from_line(line: str) -> Event | None:
     """Return the event of a line, or None where it is no event of a version we read (a torn line, a newer schema)."""
     try:
         fields = json.loads(line)
-        if not isinstance(fields, dict) or fields.get("schema") != SCHEMA or not isinstance(fields.get("event"), str):
-            return None
-        known = {name: fields[name] for name in Event._fields if name in fields}
-        evidence = known.get("evidence", ())
-        data = known.get("data", {})
-        if not isinstance(evidence, (list, tuple)) or not isinstance(data, dict):
-            return None
-        known["evidence"] = tuple(str(item) for item in evidence)
-        return Event(**known)
-    except (ValueError, TypeError):
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(fields, dict) or type(fields.get("schema")) is not int or fields["schema"] != SCHEMA:
+        return None
+    known = {name: fields[name] for name in Event._fields if name in fields}
+    if "event" not in known or not all(type(value) is _KINDS.get(name, str) for name, value in known.items()):
+        return None
+    known["evidence"] = tuple(str(item) for item in known.get("evidence", ()))
+    return Event(**known)
 
 
 def append(path: str, event: Event, *, durable: bool = False) -> Event:
@@ -93,13 +100,17 @@ def append(path: str, event: Event, *, durable: bool = False) -> Event:
     """
     event = event if event.time else event._replace(time=stamp())
     os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o644)
     try:
         state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise UntrustedFileError(f"{path} is no regular file", remedy="Remove it")
         if state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o022:
             raise UntrustedFileError(f"{path} may be written by others", remedy=f"chown root {path}; chmod 0644 {path}")
-        os.write(descriptor, (to_line(event) + "\n").encode())
+        # A line that was torn by a full disk or a power cut must not take ours with it.
+        torn = state.st_size > 0 and os.pread(descriptor, 1, state.st_size - 1) != b"\n"
+        os.write(descriptor, (("\n" if torn else "") + to_line(event) + "\n").encode())
         if durable:
             os.fsync(descriptor)
     finally:

@@ -13,6 +13,10 @@ from urllib.parse import quote, unquote
 
 #: Slurm bounds a comment at 64 KiB, sites print it in squeue: ours stays under this many characters.
 TOKEN_MAX = 1024
+
+#: A budget above this is a typing error.
+RESUME_MAX = 999
+
 _TOKEN = re.compile(r"(?:^|(?<=\s))fm:1((?:;[a-z]=[A-Za-z0-9._/%+-]*)*)(?=\s|$)")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 BURNIN_WISHES = ("", "normal", "strict", "skip")
@@ -43,6 +47,8 @@ def render(request: Request) -> str:
     """Return the token of a request. Raise ValueError where a field is not allowed or the token grows too long."""
     parts = ["fm:1"]
     if request.resume is not None:
+        if request.resume > RESUME_MAX:
+            raise ValueError(f"{request.resume} requeues asked for, at most {RESUME_MAX} are allowed")
         parts.append("r=" if request.resume < 0 else f"r={request.resume}")
     if request.run:
         if not is_run_name(request.run):
@@ -73,7 +79,7 @@ def parse(comment: str) -> Request | None:
     fields = dict(part.split("=", 1) for part in found.group(1).split(";") if part)
     resume: int | None = None
     if "r" in fields:
-        if fields["r"] and (not fields["r"].isdigit() or len(fields["r"]) > 3):
+        if fields["r"] and (not fields["r"].isdigit() or len(fields["r"]) > len(str(RESUME_MAX))):
             return None
         resume = int(fields["r"]) if fields["r"] else -1
     run, folder, wish = fields.get("n", ""), unquote(fields.get("c", "")), fields.get("b", "")

@@ -102,9 +102,12 @@ def to_json(verdict: Verdict) -> dict[str, object]:
 def from_json(data: dict[str, object]) -> Verdict:
     """Return the Verdict that `to_json` wrote. Raise ValueError where the shape is another one."""
     try:
+        listed = data.get("findings", [])
+        if not isinstance(listed, list) or not all(isinstance(f["evidence"], list) for f in listed):
+            raise TypeError("findings and evidence are lists")
         findings = tuple(
             Finding(str(f["id"]), str(f["target"]), str(f["action"]), tuple(str(e) for e in f["evidence"]))
-            for f in data.get("findings", [])  # type: ignore[attr-defined]
+            for f in listed
         )
         word = str(data["verdict"])
     except (KeyError, TypeError, AttributeError) as exc:
