@@ -109,13 +109,13 @@ def test_a_reason_is_ours_printable_short_and_on_one_line(name: str, target: str
     ("reason", "ours"),
     [
         ("fmslurm: gpu.x gpu:3: y", True),
-        ("", False),
-        ("NHC: x", False),
-        ("not fmslurm: x", False),
+        ("fmslurm: ", True),
+        ("fmslurm:x", False),
         ("Fmslurm: x", False),
-    ]
-    # Slurm appends user and time when it prints some reasons, and a person may write our name: only the prefix counts.
-    + [("fmslurm:x", False), ("fmslurm: ", True)],
+        ("not fmslurm: x", False),
+        ("NHC: x", False),
+        ("", False),
+    ],
 )
 def test_only_our_own_reasons_are_ours(reason: str, ours: bool) -> None:
     assert is_ours(reason) is ours

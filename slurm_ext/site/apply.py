@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from slurm_ext.site.manifest import Manifest, save
 from slurm_ext.site.model import FILE, FOLDER, LINK, Conflict, Entry, Item, Plan
 
 DIFF_LINES = 40
+
+#: How files.write_atomic and we name what is not yet in its place.
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}")
 
 
 class Change(NamedTuple):
@@ -159,12 +163,11 @@ def _put(item: Item) -> None:
         os.mkdir(item.path, item.mode)
         os.chmod(item.path, item.mode)
     elif item.kind == LINK:
-        temporary = f"{item.path}.{os.getpid()}.new"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        folder, name = os.path.split(item.path)
+        temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}")
         os.symlink(item.content.decode(), temporary)
         os.replace(temporary, item.path)
-        sync_folder(os.path.dirname(item.path))
+        sync_folder(folder)
     else:
         write_atomic(item.path, item.content, mode=item.mode)
         if os.stat(item.path).st_uid != os.geteuid():
@@ -177,10 +180,14 @@ def remove(entries: Iterable[Entry], *, keep: Callable[[Entry], bool] = lambda _
     A placeholder gets back what it held. Byte code that Python wrote beside our own modules goes with them.
     """
     left = []
+    entries = list(entries)
+    names = {entry.path for entry in entries}
     ordered = sorted(entries, key=lambda entry: (entry.kind == FOLDER, -entry.path.count("/"), entry.path))
     for entry in ordered:
         if keep(entry):
             continue
+        if entry.kind == FOLDER:
+            _drop_temporaries(entry.path, names)
         if conflict := _take(entry):
             left.append(conflict)
     return left
@@ -202,13 +209,24 @@ def _take(entry: Entry) -> Conflict | None:
         except OSError:
             return Conflict(entry.path, "still holds something")
         return None
+    if not entry.made and entry.before is None:
+        return None
     if _hash(_content(entry.path, entry.kind)) not in (entry.sha256, entry.also):
         return Conflict(entry.path, "was changed since install put it there")
     if entry.before is not None:
         write_atomic(entry.path, entry.before)
-    elif entry.made:
+    else:
         os.unlink(entry.path)
     return None
+
+
+def _drop_temporaries(folder: str, names: set[str]) -> None:
+    """Remove what a killed write left beside one of our files."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(name)
+            if found and os.path.join(folder, found.group(1)) in names:
+                os.unlink(os.path.join(folder, name))
 
 
 def _drop_bytecode(folder: str) -> None:
