@@ -28,6 +28,9 @@ from slurm_ext.errors import FmslurmError
 #: Between two looks at events and communicator. Times are taken by the GPU, so this adds nothing to them.
 POLL_S = 0.004
 
+#: Sooner (seconds) no run is given up as too slow: a busy machine stalls for so long.
+SLOW_S = 1.5
+
 #: How long a rank that found itself too slow waits for the order to stop.
 TOGETHER_S = 1.0
 
@@ -63,7 +66,7 @@ class Worker:
         self._round = -1
         self._slowest_s = 0.0
         self._connected_at = 0.0
-        self._give_up_at = 0.0
+        self._floor_s = 0.0
         self._buffers: tuple[int, int, int] = (0, 0, 0)
         self._size = 0
 
@@ -113,9 +116,14 @@ class Worker:
                 self._slowest_s = max(self._slowest_s, time.monotonic() - started)
                 raise Stopped
             now = time.monotonic()
-            if limit_s and (now - started > limit_s or now > self._give_up_at):
+            if limit_s and (now - started > limit_s or self._behind(now)):
                 self._slowest_s = max(self._slowest_s, now - started)
                 raise TooSlow
+
+    def _behind(self, now: float) -> bool:
+        """Say whether what ran since the ranks are connected took three times as long as it may at the floor."""
+        steps = max(2, self._step)  # those that ended behind the first, and the one that runs
+        return bool(self._connected_at) and now > self._connected_at + max(SLOW_S, 3 * self._floor_s * steps)
 
     def serve(self) -> None:
         """Open the GPU, then run rounds as ordered."""
@@ -225,7 +233,7 @@ class Worker:
             checksums.append(f"{checksum:016x}")
             if not index:
                 self._connected_at = time.monotonic()
-                self._give_up_at = self._connected_at + max(2.0, 3 * floor_s * (len(CHECKS) + iterations))
+                self._floor_s = floor_s
         times_ms = self._measure(size, iterations, limit_s)
         bad, first, checksum = self._check("u32", 2, ranks, size)
         if bad and not mismatches:
