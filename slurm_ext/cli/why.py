@@ -83,6 +83,9 @@ def lines(told: dict[str, Any]) -> list[str]:
     """Return the story as lines of at most 80 columns, newest run last; what jobs printed is made harmless for a terminal."""
     name = one_line(str(told["name"]), 40)
     out = _wrapped(f"Job {told['job']} ({name}): {told['now']}", "")
+    if told.get("held_until"):
+        until = _clock(told["held_until"])
+        out += _wrapped(f"fmslurm holds it until {until}, see below; scontrol release {told['job']} ends that", "  ")
     if not told["resume"]:
         out += _wrapped("It did not ask to be brought back (fmslurm submit --fm-resume).", "  ")
     for run in told["runs"]:

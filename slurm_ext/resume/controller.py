@@ -14,7 +14,7 @@ from slurm_ext.errors import FmslurmError
 from slurm_ext.resume import logs, observe, policy
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
-from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal
+from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal, hold_expires, holds
 from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
 from slurm_ext.slurm.model import Job, Node
 from slurm_ext.slurm.protocol import Slurm
@@ -24,8 +24,6 @@ DECISION_FILE = "decision.json"
 SETTLE_S = 4.0
 #: Prologs of one job may start minutes apart (one hung slurmd delays the nodes behind it in the fan-out).
 PROLOG_SLACK_S = 240.0
-#: A hold of ours is brought up again after this long (seconds), so that nobody's job is forgotten.
-HOLD_EXPIRES_S = 7 * 86400.0
 
 ACTIVE = ("RUNNING", "CONFIGURING", "SUSPENDED")
 OVER = (
@@ -116,6 +114,14 @@ class Controller:
     def _watch(self, job: Job, tick: Tick) -> Tick:
         """Bring the journal up to date with one job and do what follows."""
         attempt = self.journal.latest(self.cluster, job)
+        if (
+            attempt is not None
+            and holds(attempt, job)
+            and tick.now > hold_expires(attempt)
+            and self.mode(tick, job.partition) == "enforce"
+        ):
+            # One more run, so that nobody's job is forgotten; where it fails again it stays failed.
+            self.acts.release(attempt, 0.0)
         if attempt is None and job.restarts > 0 and job.state == "PENDING":
             # Its run was over before we looked: what is known of it lies in the trails of nodes that we cannot name.
             return tick

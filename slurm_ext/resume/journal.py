@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError
-from slurm_ext.resume.model import Cause, Decision
+from slurm_ext.resume.model import HOLD, Cause, Decision
 from slurm_ext.slurm.model import Job
 
 WATCHED, DECIDED, CLOSED = "watched", "decided", "closed"
@@ -83,6 +83,21 @@ class Attempt(NamedTuple):
     def key(self) -> str:
         """The text that names this run everywhere: `<cluster>/<jobid>-<restarts>`."""
         return f"{self.cluster}/{self.job_id}-{self.restarts}"
+
+
+#: A hold of ours ends by itself after this long (seconds).
+HOLD_EXPIRES_S = 7 * 86400.0
+
+
+def holds(attempt: Attempt, job: Job) -> bool:
+    """Say whether it is we who hold a job, by the decision about its last run."""
+    decided = attempt.decision is not None and attempt.decision.action == HOLD and not attempt.dry_run
+    return decided and attempt.phase == CLOSED and job.state == "PENDING" and job.priority == 0
+
+
+def hold_expires(attempt: Attempt) -> float:
+    """Return when a hold of ours ends (seconds since the epoch)."""
+    return (attempt.ended or attempt.first_seen) + HOLD_EXPIRES_S
 
 
 class Journal:

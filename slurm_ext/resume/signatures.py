@@ -49,11 +49,18 @@ _WORTH = re.compile(
 )
 
 
+#: Most of a long log is step lines; one that holds none of these words has nothing else to say.
+_STEP_LINE = re.compile(r"\b(?:step|iter(?:ation)?|loss)\b")
+_BAD = re.compile(r"Error|Exception|[Ff]ail|[Nn]a[Nn]|\b[Ii]nf\b|[Kk]illed|DUE TO|WARN|lost|denied|No space|quota")
+
+
 def scan(said: Sequence[Said]) -> list[Hit]:
     """Return the first matching row of every line that matches any, in print order."""
     hits: list[Hit] = []
     for index, one in enumerate(said):
         if not _WORTH.search(one.text) or NOISE.search(one.text):
+            continue
+        if _STEP_LINE.search(one.text) and not _BAD.search(one.text):
             continue
         for signature in TABLE:
             if signature.pattern.search(one.text):

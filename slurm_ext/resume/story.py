@@ -10,7 +10,7 @@ from typing import Any
 from slurm_ext import request
 from slurm_ext.config.model import Settings
 from slurm_ext.resume import policy
-from slurm_ext.resume.journal import Attempt, Journal
+from slurm_ext.resume.journal import Attempt, Journal, hold_expires, holds
 from slurm_ext.resume.model import COMES_BACK, Past
 from slurm_ext.slurm.model import Job
 
@@ -135,6 +135,7 @@ def why(
         "name": about.name,
         "user_id": owner,
         "now": now_line(job, seen_at),
+        "held_until": hold_expires(runs[-1]) if job is not None and runs and holds(runs[-1], job) else None,
         "state": job.state if job is not None else "",
         "reason": job.reason if job is not None else "",
         "resume": asked or not settings.resume.opt_in,

@@ -221,6 +221,24 @@ def test_a_job_stuck_in_its_prolog_is_sent_back(world: World):
     assert world.slurm.acts()[-2:] == ["StartTime=now", "release"]
 
 
+def test_a_hold_of_ours_is_named_and_expires(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.tick()
+    event = Event("gate.prolog", attempt="c/7-0", rule="burnin.split", reason="two nodes disagree", decision="stop")
+    shared.append_event(world.settings.site.share, "n1", event._replace(node="n1"))
+    world.settings = world.settings._replace(resume=Resume(poll_s=0.1, infra=0))
+    world.slurm.requeue("7", hold=True)
+    world.slurm.finish_completing()
+    world.tick(2)
+    assert world.slurm.acts() == ["requeuehold"]
+    journal = Journal(daemon.journal_path(world.settings), readonly=True)
+    told = why(journal, "7", {"7": world.slurm.job()}, time.time(), world.settings, None)
+    journal.close()
+    assert told["held_until"] > time.time() + 86400
+    monkeypatch.setattr("slurm_ext.resume.journal.HOLD_EXPIRES_S", -1.0)
+    world.tick(2)
+    assert world.slurm.acts() == ["requeuehold", "StartTime=now", "release"]
+
+
 POINTS = [f"{step}:{point}" for step in ("requeue", "exclude", "release") for point in ("intent", "acted", "recorded")]
 
 
