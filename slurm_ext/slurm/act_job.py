@@ -5,6 +5,7 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from slurm_ext import shared
@@ -127,15 +128,20 @@ def exclude_nodes(
 def release_job(
     slurm: Slurm, settings: Settings, job_id: str, *, rule: str, reason: str, context: Context, start_now: bool = False
 ) -> Outcome:
-    """Release a held job; with `start_now` also take away the wait that follows a requeue (StartTime=now)."""
+    """Release a held job; with `start_now` also take away the wait that follows a requeue (StartTime=now).
+
+    Refused while the job still completes: Slurm would overwrite the start time. Try again once it is pending.
+    """
 
     def act(job: Job) -> None:
+        if start_now and "COMPLETING" in job.flags:
+            raise SlurmError(f"job {job_id} is still completing")
         slurm.release(job_id)
         if start_now:
             slurm.update_job(job_id, {"StartTime": "now"})
 
     def wanted(job: Job) -> bool:
-        waiting = start_now and job.state == "PENDING" and job.eligible_time > context.now + 5
+        waiting = start_now and job.state == "PENDING" and job.eligible_time > time.time() + 5
         return job.priority != 0 and not waiting
 
     return _on_job(slurm, settings, job_id, "job.release", act, wanted, rule, reason, (), context)

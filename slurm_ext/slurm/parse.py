@@ -254,6 +254,15 @@ def _node(line: str) -> Node:
         raw.setdefault(match.group(1), match.group(2))
     state, flags = node_state(raw.get("State", ""))
     reason, user, since = node_reason(line)
+    if not (
+        {"DRAIN", "FAIL", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"} & {*flags}
+        or state in ("DOWN", "FAIL", "ERROR")
+    ):
+        reason, user, since = (
+            "",
+            "",
+            0,
+        )  # 24.11 shows the last one on nodes that are in use again; nothing can clear it there
     return Node(
         name=raw["NodeName"],
         state=state,

@@ -23,12 +23,15 @@ SINCE: dict[str, tuple[int, int]] = {
     "json-pinned-parser": (23, 11),  # --json=v0.0.40
     "topology-block": (23, 11),
     "topology-yaml": (25, 5),
+    "topology-by-name": (25, 5),  # scontrol show topology NAME is a topology, node=NAME a node (seen on 26.05.5)
     "node-topology-update": (25, 5),  # scontrol update NodeName= Topology=
     "requeue-delay": (25, 11),  # SchedulerParameters=requeue_delay=
     "expedited-requeue": (25, 11),  # sbatch --requeue=expedite
     "restart-count-in-output-name": (25, 11),  # %r in --output
     "openmetrics": (25, 11),
 }
+#: Seen, and levelled out by parse.py: 24.11.5 keeps the reason of a node that was resumed (22.05.8 and 26.05.5 drop it);
+#: 26.05.5 gives StdOut as the user wrote it (the others as an absolute pattern).
 
 _VERSION = re.compile(r"(\d{2})\.(\d{2})(?:\.\d+)?\S*")
 
