@@ -185,6 +185,8 @@ def _write_folders(state: State) -> None:
         (home / name).mkdir(parents=True, exist_ok=True)
     for name in ("etc/hooks/prolog.d", "etc/hooks/epilog.d", "opt/fmslurm", "nodes"):
         (home / name).mkdir(parents=True, exist_ok=True)
+    for node in state.nodes:
+        (home / "slurm/spool" / node.name).mkdir(parents=True, exist_ok=True)
     for node in (*state.nodes, state.head):
         for name in ("root", "state", "run", "log"):
             (home / "nodes" / node.name / name).mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,8 +58,9 @@ class Lab:
                     )
                 say(f"an earlier lab left things in {directory}: removing them")
                 clean.down(directory, keep_folder=True)
-            elif set(os.listdir(directory)) - {clean.LOCK}:
+            elif set(os.listdir(directory)) - {clean.LOCK, "log"}:
                 raise UsageError(f"{directory} is not empty and no lab", remedy="Choose another --dir")
+            shutil.rmtree(os.path.join(directory, "log"), ignore_errors=True)  # kept of a start that failed
             try:
                 return cls(build.up(directory, options, say), say)
             except BaseException:
@@ -95,7 +97,11 @@ class Lab:
 
     def argv(self, argv: Sequence[str], node: str | None = None) -> list[str]:
         """Return argv that runs inside a node's namespaces (as is, without a node or on loopback)."""
-        return process.enter(self.state.node(node), argv) if node else list(argv)
+        if not node:
+            return list(argv)
+        # A working folder does not come along into another mount namespace: go to the one of the same name there.
+        go = 'cd "$1" 2>/dev/null || cd /; shift; exec "$@"'
+        return process.enter(self.state.node(node), ["sh", "-c", go, "sh", os.getcwd(), *argv])
 
     def run(self, argv: Sequence[str], *, node: str | None = None, timeout_s: float = 60.0) -> command.Result:
         """Run a command in the lab's environment, on a node if one is named, and return how it ended."""

@@ -45,9 +45,9 @@ def slurm_conf(state: State, version: tuple[int, int], hostname: str) -> str:
         f"SlurmdPidFile={home}/run/slurmd.%n.pid",
         f"SlurmctldLogFile={home}/log/slurmctld.log",
         f"SlurmdLogFile={home}/log/slurmd.%n.log",
-        # The controller listens on the lab's own address only: another Slurm, or another lab, may run beside it. Not
-        # NoInAddrAny: srun would then listen on what this machine's name resolves to, where no node reaches it.
-        "CommunicationParameters=NoCtldInAddrAny",
+        # With a namespace of its own the controller listens on its one address. Not NoInAddrAny: srun would then listen
+        # on what this machine's name resolves to, where no node reaches it; so would all daemons of a loopback lab.
+        *(("CommunicationParameters=NoCtldInAddrAny",) if state.mode == "netns" else ()),
         "SlurmdParameters=config_overrides",
         f"ProctrackType=proctrack/{'cgroup' if state.cgroup else 'linuxproc'}",
         "TaskPlugin=task/none",

@@ -26,6 +26,9 @@ hostname "$1" && { [ -z "$2" ] || mount --bind "$2" /etc/hosts; } && echo ready 
 exec env --ignore-signal=CHLD sleep infinity </dev/null >/dev/null 2>&1' holder "$1" "$2"
 """
 
+#: `setsid --fork` ends at once and the runner goes by its end: stay until the holder has said both lines, or is gone.
+_TWO_LINES = 'setsid --fork sh -c "$@" | { read -r pid && read -r word && echo "$pid $word"; }'
+
 #: A daemon that stays in the foreground: a session of its own, output to its log, nothing of ours left open.
 _DETACH = 'exec setsid --fork sh -c \'exec "$@" </dev/null >>"$LOG" 2>&1\' daemon "$@"'
 
@@ -42,7 +45,7 @@ class Found(NamedTuple):
 
 def start_holder(hostname: str, hosts_file: str, env: Mapping[str, str]) -> Pid:
     """Make a node's namespaces and return the process that holds them. Raise FmslurmError where that fails."""
-    argv = ["setsid", "--fork", "sh", "-c", _HOLDER, "sh", hostname, hosts_file]
+    argv = ["sh", "-c", _TWO_LINES, "sh", _HOLDER, "sh", hostname, hosts_file]
     result = command.run(argv, timeout_s=_START_S, env=env)
     words = result.stdout.split()
     if len(words) != 2 or words[1] != "ready":
@@ -64,7 +67,8 @@ def enter(node: LabNode, argv: Sequence[str], *, pid: bool = True) -> list[str]:
         return list(argv)
     if not alive(node.holder):
         raise LackingError(f"{node.name} is dead", remedy=f"Boot it with `fmslurm lab heal {node.name}`")
-    namespaces = ["--net", "--uts", "--mount", *(["--pid"] if pid else [])]
+    # --root, since entering a mount namespace alone would leave a root file system that we ourselves run in by chroot.
+    namespaces = ["--net", "--uts", "--mount", "--root", *(["--pid"] if pid else [])]
     return ["nsenter", f"--target={node.holder.pid}", *namespaces, "--", *argv]
 
 

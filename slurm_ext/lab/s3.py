@@ -5,6 +5,7 @@ It needs 4 to 8 s for its first answer, so it is started first; SIGTERM takes it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -20,6 +21,8 @@ from slurm_ext.lab.model import State
 
 #: A lab's checkpoints are small; volumes of this size keep the folder so.
 _VOLUME_MB = 64
+
+_PROBE = ".fmslurm-lab-probe"
 
 #: After that long its process is there, or it never will be.
 _STARTED_S = 3.0
@@ -109,7 +112,7 @@ def start(state: State, env: Mapping[str, str]) -> None:
 
 
 def wait(state: State, *, timeout_s: float) -> None:
-    """Wait until the bucket exists. Raise LackingError where the server does not answer in time."""
+    """Wait until the bucket exists and takes objects. Raise LackingError where the server does not answer in time."""
     # Here, since boto3 takes half a second to import and most commands of the lab need no S3.
     import boto3
     from botocore.config import Config
@@ -128,9 +131,11 @@ def wait(state: State, *, timeout_s: float) -> None:
     try:
         while True:
             try:
-                client.create_bucket(Bucket=BUCKET)
-                return
-            except client.exceptions.BucketAlreadyOwnedByYou:
+                with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
+                    client.create_bucket(Bucket=BUCKET)
+                # The bucket comes before the volumes: only an object that was written says that objects can be read.
+                client.put_object(Bucket=BUCKET, Key=_PROBE, Body=b"x")
+                client.delete_object(Bucket=BUCKET, Key=_PROBE)
                 return
             except (BotoCoreError, ClientError) as exc:
                 waited_s = time.monotonic() - started
