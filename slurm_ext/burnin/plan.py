@@ -163,9 +163,10 @@ def _passed(first: GroupResult, nodes: int) -> Decision:
     speed = f"{first.busbw_gbs:.3g} GB/s" if first.busbw_gbs is not None else "no speed"
     over = f"{speed} over {first.ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
     if not first.judged and nodes > 1:
-        return Decision(
-            Verdict(UNKNOWN, (), f"right results, {over}, but no floor is known for these nodes", "burnin.no-floor")
-        )
+        # Sending the job back would help nobody: the next nodes have no floor either. It runs, and people are told.
+        reason = f"right results, {over}, but no floor is known for these nodes"
+        finding = Finding("burnin.no-floor", "node", "warn", (reason,))
+        return Decision(Verdict(WARN, (finding,), reason, "burnin.no-floor"))
     return Decision(Verdict(PASS, (), f"right results, {over}", "burnin.all-nodes"))
 
 

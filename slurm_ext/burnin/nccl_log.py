@@ -1,0 +1,173 @@
+"""What NCCL and the EFA plugin say in their debug log (NCCL_DEBUG=INFO, subsystems INIT, NET, ENV), as facts. Pure.
+
+Forms of NCCL 2.7 to 2.32 and aws-ofi-nccl 1.x, by their public sources. Lines may carry a launcher's prefix or a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_LINE = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
+_WARN = re.compile(r"NCCL WARN (.*)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
+_RANK = re.compile(r"\brank (\d+) nranks (\d+)\b")
+_NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$")
+_PROVIDER = re.compile(
+    r"NET/OFI Selected [Pp]rovider is ([\w.-]+?)(?:;\S+)?(?:, fabric is \S+)?(?: \(found (\d+) nics?\))?\s*$"
+)
+_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d+)\.(\d+)")
+_CHANNEL = re.compile(
+    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
+)
+_ENVIRONMENT = re.compile(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
+_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
+_CONNECTED = re.compile(r"Connected all rings.* GDR ([01])\b")
+_CUDA = re.compile(r"(?:Cuda|CUDA) failure (\d+)? ?'?([^']*)")
+_REMOTE = re.compile(r"(?:closed by remote peer|remote peer) ([A-Za-z0-9][\w.-]*)<")
+
+#: Warnings are kept for the report, so many of one process.
+_WARNINGS_MAX = 5
+
+
+class Process(NamedTuple):
+    """One process's view. Counts of channel lines; `nics` None: the plugin did not say, `gdr_word` the closing 'GDR n'."""
+
+    node: str
+    pid: int
+    rank: int | None = None
+    ranks: int | None = None
+    version: str = ""
+    networks: tuple[str, ...] = ()
+    provider: str = ""
+    nics: int | None = None
+    no_provider: bool = False
+    plugin: tuple[int, int] | None = None
+    net_lines: tuple[str, ...] = ()  # names of networks that channels use
+    net_count: int = 0
+    no_gdr_count: int = 0
+    p2p_count: int = 0
+    shm_count: int = 0
+    nvls: bool | None = None
+    gdr_word: bool | None = None
+    socket_line: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+    cuda_failure: str = ""
+    net_unmet: bool = False
+    mismatch: bool = False
+    lost_peer: str | None = None
+    unresponsive: bool = False
+    complete: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Log(NamedTuple):
+    """All processes of a log, in order of appearance, and the versions that any line names."""
+
+    processes: tuple[Process, ...]
+    versions: tuple[str, ...] = ()
+
+
+def parse(lines: Iterable[str]) -> Log:
+    """Return the facts of a log; lines that are none of NCCL's are skipped."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    versions: dict[str, None] = {}
+    for line in lines:
+        if "NCCL version" in line and "torch" not in line and (match := _VERSION.search(line)):
+            versions.setdefault(match.group(1))
+        if "failure" in line and "Test CUDA failure" in line and (host := re.match(r"\s*([\w.-]+): Test CUDA", line)):
+            for key in [key for key in found if key[0] == host.group(1)][:1]:
+                _take(found[key], line)
+        match = _LINE.search(line)
+        if match is None or "NCCL" not in match["text"]:
+            continue
+        key = (match["host"], int(match["pid"]))
+        _take(found.setdefault(key, {}), match["text"])
+    processes = tuple(
+        Process(
+            node,
+            pid,
+            **{
+                **facts,
+                "networks": tuple(facts.get("networks", {})),
+                "net_lines": tuple(facts.get("net_lines", {})),
+                "environment": tuple(facts.get("environment", {}).items()),
+                "warnings": tuple(facts.get("warnings", [])),
+            },
+        )
+        for (node, pid), facts in found.items()
+    )
+    return Log(processes, tuple(versions))
+
+
+def _take(facts: dict[str, Any], text: str) -> None:
+    """Take one line's text into the facts of its process."""
+    if match := _CHANNEL.search(text):
+        _channel(facts, match)
+    elif match := _WARN.search(text):
+        _warning(facts, match.group(1))
+    elif match := _NETWORK.search(text):
+        facts.setdefault("networks", {})[match.group(1)] = None
+    elif match := _PROVIDER.search(text):
+        facts["provider"] = match.group(1)
+        if match.group(2):
+            facts["nics"] = int(match.group(2))
+    elif "No eligible providers" in text:
+        facts["no_provider"] = True
+    elif match := _PLUGIN.search(text):
+        facts["plugin"] = (int(match.group(1)), int(match.group(2)))
+    elif match := _NVLS.search(text):
+        facts["nvls"] = not match.group(1) and facts.get("nvls", True)
+    elif match := _CONNECTED.search(text):
+        facts["gdr_word"] = match.group(1) == "1"
+    elif "NET/Socket" in text and "Using" in text:
+        facts["socket_line"] = True
+    elif match := _ENVIRONMENT.search(text):
+        facts.setdefault("environment", {})[match.group(1)] = match.group(2)
+    elif match := _VERSION.search(text):
+        facts["version"] = match.group(1)
+    elif match := _CUDA.search(text):
+        facts.setdefault("cuda_failure", _cuda(match))
+    if match := _RANK.search(text):
+        facts.setdefault("rank", int(match.group(1)))
+        facts.setdefault("ranks", int(match.group(2)))
+    if "Init COMPLETE" in text:
+        facts["complete"] = True
+
+
+def _channel(facts: dict[str, Any], match: re.Match[str]) -> None:
+    first, second, direction, kind, rest = match.groups()
+    facts.setdefault("rank", int(second if direction == "receive" else first))
+    if kind == "NET":
+        name = (rest or "").split("/")[0]
+        facts.setdefault("net_lines", {})[name] = None
+        facts["net_count"] = facts.get("net_count", 0) + 1
+        facts["no_gdr_count"] = facts.get("no_gdr_count", 0) + ("/GDRDMA" not in (rest or ""))
+    else:
+        name = "shm_count" if kind == "SHM" or "shared memory" in (rest or "") else "p2p_count"
+        facts[name] = facts.get(name, 0) + 1
+
+
+def _cuda(match: re.Match[str]) -> str:
+    return f"{match.group(1) or ''} {match.group(2)}".strip()
+
+
+def _warning(facts: dict[str, Any], text: str) -> None:
+    warnings = facts.setdefault("warnings", [])
+    if len(warnings) < _WARNINGS_MAX:
+        warnings.append(text[:300])
+    if match := _CUDA.search(text):
+        facts.setdefault("cuda_failure", _cuda(match))
+    if re.search(r"network .+ not found", text) or "Failed to initialize any NET plugin" in text:
+        facts["net_unmet"] = True
+    if "Mismatched NCCL version" in text:
+        facts["mismatch"] = True
+    if "No eligible providers" in text:
+        facts["no_provider"] = True
+    if "Unresponsive receiver" in text:
+        facts["unresponsive"] = True
+    elif match := _REMOTE.search(text):
+        facts["lost_peer"] = match.group(1)
+    elif "closed by remote peer" in text or "remote process exited" in text:
+        facts.setdefault("lost_peer", "")

@@ -1,0 +1,254 @@
+"""Did EFA with GPUDirect carry the traffic? Findings from what the processes' logs say, live and from captures. Pure.
+
+Each finding says what it means for the proof: refuted (fail), unproven (unknown), proven but worth a word (warn, pass).
+A missing line is unproven, never proven. One place that sees all nodes, since a count is odd only beside the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurm_ext.aws.catalogue import InstanceType
+from slurm_ext.burnin.nccl_log import Log, Process
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
+
+#: Families without GPUDirect RDMA over EFA (AWS: "EC2 instance types", accelerated computing, EFA notes); checked 2026-11.
+WITHOUT_GDR = ("g4dn.", "g5.", "g5g.", "g6.", "g6e.", "gr6.", "g6f.", "g7e.")
+
+#: Types whose GPUs have NVSwitch multicast (NVLS), by gres type.
+_NVLS_GPUS = ("h100", "h200", "b200", "b300", "gb200")
+
+#: CUDA failures that are the node's own: 46 devices unavailable, 214 ECC, 802 system not ready, 803 driver mismatch, 999.
+_NODE_CUDA = {"46": "cuda-unavailable", "214": "cuda-ecc", "802": "cuda-not-initialised", "803": "cuda-driver-mismatch"}
+_NODE_CUDA |= {"999": "cuda-unknown-error"}
+
+
+class Judged(NamedTuple):
+    """A finding, and what it makes of the verdict by itself."""
+
+    finding: Finding
+    verdict: str
+
+
+class Context(NamedTuple):
+    """What is known beside the log."""
+
+    instance_type: str = ""
+    row: InstanceType | None = None
+    nodes: int = 0
+    expected_efa: int | None = None
+    exit_code: int | None = 0
+    timed_out: bool = False
+
+
+def judge(log: Log, context: Context) -> Verdict:
+    """Return the verdict over a log: a refuted proof fails, else an unproven one is unknown, else warnings warn."""
+    found = findings(log, context)
+    verdicts = {judged.verdict for judged in found}
+    verdict = next((v for v in (FAIL, UNKNOWN, WARN) if v in verdicts), PASS)
+    first = next((j.finding for j in found if j.verdict == verdict), None)
+    reason = (
+        f"{first.id} on {first.target}: {first.evidence[0]}"
+        if first is not None and first.evidence
+        else "EFA carried the traffic"
+    )
+    # What does not bear on the answer (a word beside a refuted proof that makes nothing of it) only distracts.
+    kept = [j.finding for j in found if verdict != FAIL or j.verdict in (FAIL, WARN)]
+    return Verdict(verdict, tuple(kept), reason, "burnin.proof")
+
+
+def findings(log: Log, context: Context) -> list[Judged]:
+    """Return all findings of a log, most fundamental first; the first that ended the run hides what follows from it."""
+    if not log.processes:
+        return [_unknown("log-empty", "node", "no line of NCCL is in the log")]
+    for rule in (_cuda, _mismatch, _unmet, _lost):
+        if found := rule(log):
+            return found
+    found = _network(log, context)
+    if any(judged.verdict in (FAIL, UNKNOWN) for judged in found):
+        return found
+    found += _nics(log, context) + _gdr(log, context) + _inside(log, context) + _nvls(log, context)
+    if context.nodes > 1 and not any(p.net_count for p in log.processes):
+        word = "no channel between nodes was set up: nothing was sent, and GPUDirect is not proven"
+        found.append(_unknown("log-incomplete", "node", word))
+    elif context.timed_out or context.exit_code not in (0, None):
+        found.append(_unknown("run-failed", "node", f"the run did not end well (exit code {context.exit_code})"))
+    return found
+
+
+def _unknown(name: str, target: str, word: str, action: str = "none") -> Judged:
+    return Judged(Finding(name, target, action, (word,)), UNKNOWN)
+
+
+def _fail(name: str, target: str, word: str) -> Judged:
+    return Judged(Finding(name, target, "drain", (word,)), FAIL)
+
+
+def _hosts(log: Log, which: Callable[[Process], bool]) -> tuple[list[str], bool]:
+    """Return the nodes where a process is so, and whether that is every node of the log."""
+    every = dict.fromkeys(p.node for p in log.processes)
+    some = dict.fromkeys(p.node for p in log.processes if which(p))
+    return list(some), len(some) == len(every)
+
+
+def _targets(log: Log, which: Callable[[Process], bool]) -> list[str]:
+    hosts, all_of_them = _hosts(log, which)
+    return ["node"] if hosts and all_of_them else [f"node:{name}" for name in hosts]
+
+
+def _cuda(log: Log) -> list[Judged]:
+    found = []
+    for process in {p.node: p for p in log.processes if p.cuda_failure}.values():
+        code = process.cuda_failure.split(" ")[0]
+        target, word = f"node:{process.node}", f"CUDA failure {process.cuda_failure}"
+        if code in _NODE_CUDA or "system not yet initialized" in word:
+            found.append(_fail(_NODE_CUDA.get(code, "cuda-not-initialised"), target, word))
+        else:
+            found.append(_unknown("cuda-failure", target, word))
+    return found
+
+
+def _mismatch(log: Log) -> list[Judged]:
+    if not any(p.mismatch for p in log.processes):
+        return []
+    word = f"the nodes load different NCCL: {', '.join(log.versions) or 'versions not named'}"
+    return [_unknown("nccl-version-mismatch", "node", word, "warn")]
+
+
+def _unmet(log: Log) -> list[Judged]:
+    word = "the network that NCCL_NET names cannot be initialised, and nothing fell back to TCP"
+    return [_fail("nccl-net-unmet", target, word) for target in _targets(log, lambda p: p.net_unmet)]
+
+
+def _lost(log: Log) -> list[Judged]:
+    """Whoever reports that a peer went away is never the one at fault, and the peer may not be, either."""
+    if any(p.unresponsive for p in log.processes):
+        word = "a peer did not answer the first handshake: its process was gone, or never started"
+        return [_unknown("peer-unresponsive", "node", word)]
+    peers = dict.fromkeys(p.lost_peer for p in log.processes if p.lost_peer is not None)
+    word = "only this side reports that the peer went away; the cause is in the other log"
+    return [_unknown("peer-lost", f"node:{peer}" if peer else "node", word) for peer in peers]
+
+
+def _network(log: Log, context: Context) -> list[Judged]:
+    found = [
+        _fail("ofi-no-provider", target, "the plugin found no eligible provider: no EFA device is visible")
+        for target in _targets(log, lambda p: p.no_provider)
+    ]
+    for provider in dict.fromkeys(p.provider for p in log.processes if p.provider not in ("", "efa")):
+        found += [
+            _fail(f"ofi-provider-{provider}", target, f"libfabric's provider is {provider}, not efa")
+            for target in _targets(log, lambda p, provider=provider: p.provider == provider)  # type: ignore[misc]
+        ]
+    found += [
+        _fail("nccl-socket-fallback", target, "the network in use is Socket: TCP carried the traffic")
+        for target in _targets(log, _uses_socket)
+    ]
+    if found:
+        return found
+    used = dict.fromkeys(name for p in log.processes for name in (*p.networks[-1:], *p.net_lines))
+    other = [name for name in used if not _is_efa(name)]
+    if other:
+        return [
+            _unknown("not-efa-cluster", "node", f"the network is {other[0]}: neither EFA nor a fall-back to sockets")
+        ]
+    if used and not any(p.provider for p in log.processes):
+        return [_unknown("provider-not-named", "node", "the plugin's line that names its provider is missing")]
+    named = (value for p in log.processes for name, value in p.environment if name == "NCCL_SOCKET_IFNAME")
+    if used and (any(p.socket_line for p in log.processes) or any(not value.startswith("^") for value in named)):
+        word = "an interface is named for the bootstrap alone; the data network is another"
+        found.append(Judged(Finding("bootstrap-interface", "node", "none", (word,)), PASS))
+    return found
+
+
+def _uses_socket(process: Process) -> bool:
+    return "Socket" in process.net_lines or process.networks[-1:] == ("Socket",)
+
+
+def _is_efa(name: str) -> bool:
+    return "libfabric" in name.lower() or name.upper() == "OFI"
+
+
+def _nics(log: Log, context: Context) -> list[Judged]:
+    expected = context.expected_efa or (context.row.efa_devices if context.row else None)
+    by_node: dict[str, int] = {}
+    for process in log.processes:
+        if process.nics is not None:
+            by_node[process.node] = min(by_node.get(process.node, process.nics), process.nics)
+    if not expected or not by_node:
+        return []
+    counts = set(by_node.values())
+    if len(counts) > 1:
+        most = max(counts)
+        return [
+            _fail("nccl-nic-count", f"node:{name}", f"{count} adapters, where another node found {most}")
+            for name, count in by_node.items()
+            if count < most
+        ]
+    count = counts.pop()
+    if count >= expected:
+        return []
+    word = f"{count} adapters on every node in the log, {expected} expected"
+    if context.expected_efa is None and expected % count == 0:
+        # Some releases of the plugin count after they grouped the adapters of one GPU, and launches may attach fewer.
+        return [_unknown("nccl-nic-count", "node", f"{word}: counted in groups, or fewer attached", "warn")]
+    return [_fail("nccl-nic-count", "node", word)]
+
+
+def _gdr(log: Log, context: Context) -> list[Judged]:
+    talking = [p for p in log.processes if p.net_count]
+    lacking = [p for p in talking if p.no_gdr_count]
+    if not lacking:
+        return [
+            Judged(
+                Finding(
+                    "gdr-word-misleading", _rank_target(p), "none", ("every channel has GDRDMA, though it says GDR 0",)
+                ),
+                PASS,
+            )
+            for p in talking
+            if p.gdr_word is False
+        ]
+    if context.row is None:
+        if context.instance_type.startswith(WITHOUT_GDR):
+            word = "this type has no GPUDirect RDMA"
+            return [Judged(Finding("no-gdr-expected", _rank_target(p), "none", (word,)), PASS) for p in lacking]
+        word = "channels lack GDRDMA, and whether this type has it is not known"
+        return [_unknown("nccl-no-gdr", "node", word)]
+    word = "channels between nodes lack GDRDMA: data goes through host memory"
+    if len(lacking) == len(talking):
+        return [_fail("nccl-no-gdr", "node", word)]
+    whole = [n for n in dict.fromkeys(p.node for p in lacking) if all(p in lacking for p in talking if p.node == n)]
+    if whole and all(p.node in whole for p in lacking) and len(lacking) > len(whole):
+        return [_fail("nccl-no-gdr", f"node:{name}", word) for name in whole]
+    return [_fail("nccl-no-gdr", _rank_target(p), word) for p in lacking]
+
+
+def _rank_target(process: Process) -> str:
+    return f"rank:{process.rank}" if process.rank is not None else f"node:{process.node}"
+
+
+def _inside(log: Log, context: Context) -> list[Judged]:
+    if context.row is None or context.row.nvlink_domain_gpus < 2:
+        return []
+    asked = any(name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL") for p in log.processes for name, _ in p.environment)
+    word = "ranks of one node talk through shared memory in place of NVLink"
+    targets = _targets(log, lambda p: p.shm_count > 0)
+    if asked:
+        word = f"{word}, as a setting in the environment asks"
+        return [Judged(Finding("nccl-shm-by-setting", target, "warn", (word,)), WARN) for target in targets]
+    return [_fail("nccl-shm-in-node", target, word) for target in targets]
+
+
+def _nvls(log: Log, context: Context) -> list[Judged]:
+    row = context.row
+    if row is None or row.gpus < 2 or row.gpu_type not in _NVLS_GPUS:
+        return []
+    if any(name == "NCCL_NVLS_ENABLE" and value == "0" for p in log.processes for name, value in p.environment):
+        return []
+    word = "a GPU reports no multicast support, so NVLink SHARP is not used: slower, and a hint at the fabric manager"
+    return [
+        Judged(Finding("nccl-no-nvls", target, "warn", (word,)), WARN)
+        for target in _targets(log, lambda p: p.nvls is False)
+    ]
