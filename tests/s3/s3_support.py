@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import selectors
 import socket
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from slurm_ext.config.model import Settings, Tier
 from slurm_ext.staging import s3
+
+WEED = Path(sys.executable).parent / "weed"
+_KEY, _SECRET, _BUCKET = "TESTKEY", "test-secret-of-loopback", "checkpoints"
 
 
 class Server(NamedTuple):
@@ -22,6 +34,86 @@ class Server(NamedTuple):
     def store(self) -> s3.Store:
         """Return a store for the bucket itself."""
         return s3.connect(Tier("s3", "s3", f"s3://{self.bucket}", self.endpoint, self.credentials), Settings())
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago; all are held until all are known, so no two are the same."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@contextlib.contextmanager
+def running(folder: Path, *, volume_mb: int = 64) -> Iterator[Server]:
+    """Run SeaweedFS in `folder` on free ports of loopback, with an empty bucket, until the `with` ends; it holds 32 volumes."""
+    (folder / "data").mkdir()
+    identity = {
+        "name": "test",
+        "credentials": [{"accessKey": _KEY, "secretKey": _SECRET}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    (folder / "identities.json").write_text(json.dumps({"identities": [identity]}))
+    credentials = folder / "credentials"
+    credentials.write_text(f"[default]\naws_access_key_id = {_KEY}\naws_secret_access_key = {_SECRET}\n")
+    credentials.chmod(0o600)
+    master, master_grpc, volume, volume_grpc, filer, filer_grpc, port, s3_grpc = _free_ports(8)
+    arguments = [
+        str(WEED),
+        "-logtostderr=true",
+        "server",
+        f"-dir={folder}/data",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-master.port={master}",
+        f"-master.port.grpc={master_grpc}",
+        f"-master.volumeSizeLimitMB={volume_mb}",
+        "-master.telemetry=false",
+        f"-volume.port={volume}",
+        f"-volume.port.grpc={volume_grpc}",
+        "-volume.max=32",
+        "-volume.minFreeSpace=1",
+        "-filer=true",
+        f"-filer.port={filer}",
+        f"-filer.port.grpc={filer_grpc}",
+        "-s3=true",
+        f"-s3.port={port}",
+        f"-s3.port.grpc={s3_grpc}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-s3.config={folder}/identities.json",
+    ]
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            arguments, stdout=log, stderr=log, env={"HOME": str(folder), "PATH": os.environ["PATH"]}
+        )
+    server = Server(f"http://127.0.0.1:{port}", _BUCKET, str(credentials))
+    try:
+        _make_bucket(server, process)
+        yield server
+    finally:
+        process.kill()  # it takes SIGTERM half a minute
+        process.wait()
+
+
+def _make_bucket(server: Server, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the server takes its first object; that may be seconds after it opened its port."""
+    store, deadline = server.store(), time.monotonic() + 60
+    try:
+        while True:
+            try:
+                store.client.create_bucket(Bucket=store.bucket)
+                s3.put_bytes(store, "ready", b"x")
+                return
+            except (s3.StoreError, ClientError, BotoCoreError):
+                assert process.poll() is None, "SeaweedFS ended"
+                assert time.monotonic() < deadline, "SeaweedFS took no object within 60 s"
+                time.sleep(0.2)
+    finally:
+        store.client.close()
 
 
 class Gate:
