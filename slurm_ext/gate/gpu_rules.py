@@ -27,7 +27,7 @@ HELD_DOWN_SHARE = 0.5
 NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
-_LOST = re.compile(rf"device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)")
+_LOST = re.compile(rf"[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)")
 _INFOROM = re.compile(rf"infoROM is corrupted at gpu {_PCI}", re.I)
 
 #: What a whole answer says when there is none: text, id, verdict, action. Exit codes: nvidia-smi(1), RETURN VALUE.

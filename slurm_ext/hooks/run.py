@@ -41,13 +41,28 @@ def main(argv: list[str]) -> int:
         return _task_prolog(local_dir)
     from slurm_ext.hooks import supervise
 
+    def late(seconds: float) -> None:
+        from slurm_ext.hooks import trouble
+
+        trouble.record(kind, os.environ, local_dir, f"no answer within {seconds:.0f} s")
+
     try:
-        return supervise.supervise(
-            lambda within: _work(kind, share, local_dir, within),
-            late=lambda seconds: supervise.log(f"{kind} gave no answer within {seconds:.0f} s and lets the job pass"),
-        )
+        return supervise.supervise(lambda within: _guarded(kind, share, local_dir, within), late=late)
     except Exception as exc:  # noqa: BLE001 - no process left to fork, no pipe: the job passes
         supervise.log(f"{kind} could not run and lets the job pass: {type(exc).__name__}: {exc}")
+        return 0
+
+
+def _guarded(kind: str, share: str, local_dir: str, within: object) -> int:
+    """Run the hook; whatever breaks in it is written down, and the job passes."""
+    try:
+        return _work(kind, share, local_dir, within)
+    except BaseException:  # noqa: BLE001 - the last line of defence
+        import traceback
+
+        from slurm_ext.hooks import trouble
+
+        trouble.record(kind, os.environ, local_dir, traceback.format_exc())
         return 0
 
 

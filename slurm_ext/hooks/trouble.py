@@ -1,0 +1,48 @@
+"""What is left to do when a hook itself broke or ran late: say so where somebody will see it, and nothing else.
+
+Relies on as little as possible: the configuration may be what broke.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from slurm_ext import events
+from slurm_ext.hooks import supervise
+
+DEFAULT_LOG_DIR = "/var/log/fmslurm"
+
+
+def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> None:
+    """Write `hook.broke` to the system log and to this node's trail; never raises."""
+    supervise.log(f"{kind}: {what}")
+    node = environ.get("SLURMD_NODENAME", "") or os.uname().nodename.split(".")[0]
+    job = environ.get("SLURM_JOB_ID", "")
+    if "/" in node or node.startswith("."):
+        return
+    try:
+        event = events.Event(
+            "hook.broke",
+            room="hooks",
+            node=node,
+            job=job if job.isdigit() else "",
+            rule=f"hooks.{kind}",
+            reason=f"{kind} broke or ran late, and the job passes",
+            evidence=tuple(what.splitlines()[-8:]),
+            decision="pass",
+        )
+        events.append(os.path.join(_log_dir(local_dir.replace("%n", node), node), "events.jsonl"), event)
+    except Exception:  # noqa: BLE001 - the disk may be full or read-only; the system log has it
+        return
+
+
+def _log_dir(local_dir: str, node: str) -> str:
+    """Return the log folder that this node's last good configuration names, else the default."""
+    try:
+        with open(os.path.join(local_dir, "last-good-config.json"), encoding="utf-8") as stream:
+            folder = json.loads(json.load(stream)["snapshot"])["settings"]["site"]["log_dir"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_LOG_DIR
+    return str(folder).replace("%n", node)
