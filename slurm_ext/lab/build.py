@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,24 +60,31 @@ def up(directory: str, options: LabOptions, say: Say) -> State:
         s3.prepare(directory)
         s3.start(state, env)
     _write_configuration(state, row, version, ready=options.ready)
-    state = _build_standins(state, say)
-    for node in (*state.nodes, state.head):
-        _build_node(state, node, row)
-    say(f"daemons: munged, slurmctld, {len(state.nodes)} slurmd")
-    journal.intend(directory, "process", name="daemons")
-    daemons.start_munged(state)
-    daemons.start_slurmctld(state)
-    since = time.time()
-    for node in state.nodes:
-        daemons.start_slurmd(state, node)
-    daemons.wait_up(state, state.nodes, timeout_s=options.timeout_s, since=since)
-    say(f"{len(state.nodes)} nodes are up after {time.monotonic() - started:.1f} s")
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        # The compiler works while Slurm comes up; no job needs a stand-in before `up` returns.
+        standins = pool.submit(_build_standins, state, say)
+        _start_slurm(state, row, say, timeout_s=options.timeout_s)
+        say(f"{len(state.nodes)} nodes are up after {time.monotonic() - started:.1f} s")
+        state = replace(state, standins=standins.result())
     if state.s3_port and options.s3 == "wait":
         s3.wait(state, timeout_s=options.timeout_s)
         say(f"S3 answers after {time.monotonic() - started:.1f} s")
     state = replace(state, stage="up")
     save(state)
     return state
+
+
+def _start_slurm(state: State, row: InstanceType, say: Say, *, timeout_s: float) -> None:
+    for node in (*state.nodes, state.head):
+        _build_node(state, node, row)
+    say(f"daemons: munged, slurmctld, {len(state.nodes)} slurmd")
+    journal.intend(state.dir, "process", name="daemons")
+    daemons.start_munged(state)
+    daemons.start_slurmctld(state)
+    since = time.time()
+    for node in state.nodes:
+        daemons.start_slurmd(state, node)
+    daemons.wait_up(state, state.nodes, timeout_s=timeout_s, since=since)
 
 
 def save(state: State) -> None:
@@ -247,18 +255,16 @@ def _build_node(state: State, node: LabNode, row: InstanceType) -> None:
                 os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(195, gpu))
 
 
-def _build_standins(state: State, say: Say) -> State:
-    """Compile the stand-in libraries, if this installation has them; say so where not."""
+def _build_standins(state: State, say: Say) -> str:
+    """Compile the stand-in libraries and return `built`, or why they are not."""
     name = "slurm_ext.lab.standins"
     if importlib.util.find_spec(name) is None:
-        return replace(state, standins="not part of this installation")
+        return "not part of this installation"
     if not shutil.which("gcc", path=CLEAN_PATH):
-        return replace(state, standins="not built: package gcc is missing")
-    build = getattr(importlib.import_module(name), "build", None)
-    if build is None:
-        return replace(state, standins="not part of this installation")
+        return "not built: package gcc is missing"
+    build = importlib.import_module(name).build
     say("compiling the stand-ins for libcuda, libnccl and libnvidia-ml")
     # Marked, so that `down` finds a compiler that outlives us; its temporary files go where `down` removes them.
     env = {**daemons.marked_environment(state), "TMPDIR": f"{state.dir}/lib"}
     build(f"{state.dir}/lib", f"{state.dir}/bin", env=env)
-    return replace(state, standins="built")
+    return "built"

@@ -27,6 +27,9 @@ PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "setsid": "util-linux",
+    "mount": "mount",
+    "hostname": "hostname",
+    "tc": "iproute2",
 }
 
 #: States of a node (sinfo %T without its suffixes) in which jobs may start on it.

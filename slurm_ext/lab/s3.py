@@ -86,6 +86,9 @@ def _arguments(state: State, folder: str) -> list[str]:
         f"-master.port.grpc={master_grpc}",
         f"-master.volumeSizeLimitMB={_VOLUME_MB}",
         "-master.telemetry=false",
+        # Of one server only: after a restart it would wait ten seconds and more for others to vote.
+        "-master.electionTimeout=500ms",
+        "-master.heartbeatInterval=100ms",
         f"-volume.port={volume}",
         f"-volume.port.grpc={volume_grpc}",
         "-volume.max=32",
