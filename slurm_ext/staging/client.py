@@ -75,8 +75,8 @@ class Checkpoints:
     """The checkpoints of one run, as its trainer sees them; one object per process.
 
     Arguments win over the environment: `run` (FMSLURM_RUN_ID), `directory` (FMSLURM_CKPT_DIR), `nvme` (FMSLURM_NVME; an
-    empty text turns NVMe off), `attempt` (FMSLURM_ATTEMPT, else the Slurm job). `on_full` says what follows where NVMe is
-    full: `lustre` writes to the checkpoint folder, `skip` leaves the step out; neither: CheckpointRefused.
+    empty text turns NVMe off), `attempt` (FMSLURM_ATTEMPT, else the Slurm job). `on_full` (FMSLURM_CKPT_ON_FULL) says what
+    follows where NVMe is full: `lustre` writes to the checkpoint folder, `skip` leaves the step out; neither: CheckpointRefused.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Checkpoints:
         attempt: str = "",
         shard: int = 0,
         world: int = 1,
-        on_full: tuple[str, ...] = ("lustre", "skip"),
+        on_full: tuple[str, ...] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ if environment is None else environment
@@ -98,7 +98,9 @@ class Checkpoints:
         self.directory = directory or env.get("FMSLURM_CKPT_DIR", "")
         self.nvme = env.get("FMSLURM_NVME", "") if nvme is None else nvme
         self.attempt = attempt or env.get("FMSLURM_ATTEMPT", "") or job_attempt
-        self.shard, self.world, self.on_full = shard, world, on_full
+        self.shard, self.world = shard, world
+        policy = env.get("FMSLURM_CKPT_ON_FULL", "lustre,skip")
+        self.on_full = tuple(policy.split(",")) if on_full is None else on_full
         self.node = env.get("SLURMD_NODENAME", "") or os.uname().nodename
         self.last: Saved | None = None  # what became of the last step
         self.skipped = 0  # steps left out since NVMe and folder were full

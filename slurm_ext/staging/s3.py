@@ -52,7 +52,9 @@ class Store(NamedTuple):
 
 
 def connect(tier: Tier, settings: Settings) -> Store:
-    """Return a store for an S3 tier; nothing is asked of the server yet. Raise ConfigError for a URL that is none."""
+    """Return a store for an S3 tier; nothing is asked of the server yet. Raise ConfigError for what cannot be."""
+    if settings.staging.engine != "boto3":
+        raise ConfigError(f"staging.engine {settings.staging.engine} is not built yet", remedy="Set it to boto3")
     bucket, prefix = parse_url(tier.url)
     keys: Mapping[str, str] = read_credentials(tier.credentials_file) if tier.credentials_file else {}
     endpoint = tier.endpoint or settings.aws.s3_endpoint
