@@ -65,7 +65,9 @@ def _place(folder: str, run: str, user: str, node: str) -> tuple[Settings, Place
     if os.geteuid() not in (0, uid):
         raise UsageError("only root may look at the checkpoints of others")
     if not folder and not run:
-        raise UsageError("it is not said which run is meant", remedy="Name the folder with --dir, or the run with --run")
+        raise UsageError(
+            "it is not said which run is meant", remedy="Name the folder with --dir, or the run with --run"
+        )
     folder = find.checkpoint_folder(settings, run, folder, uid)
     node = node or os.environ.get("SLURMD_NODENAME", "") or os.uname().nodename.split(".")[0]
     return settings, Place(uid, run, folder, node)
