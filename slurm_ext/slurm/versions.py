@@ -18,6 +18,7 @@ SINCE: dict[str, tuple[int, int]] = {
     "exit-code-as-pair": (23, 2),  # squeue -O exit_code prints 3:0; before, the raw wait status 768
     "node-count-lists": (23, 2),  # --nodes=64,48,32
     "failed-node-in-accounting": (23, 2),
+    "prolog-after-quick-restart": (23, 2),  # a job that returns to a node within 2 s is gated there again
     "force-requeue-on-fail": (23, 2),  # PrologFlags=ForceRequeueOnFail
     "batch-script-limit-configurable": (23, 2),  # SchedulerParameters=max_batch_requeue
     "json-pinned-parser": (23, 11),  # --json=v0.0.40

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from slurm_ext.errors import SlurmError
 from slurm_ext.slurm.hostlist import expand
-from slurm_ext.slurm.model import Job, Node
+from slurm_ext.slurm.model import Job, Node, Version
 
 
 class FakeSlurm:
     """Satisfies the Protocol as far as the controller asks; counts every act that changed something."""
 
     name = "fake"
+    release_number = (24, 11)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,6 +88,9 @@ class FakeSlurm:
         self.set_job(state="RUNNING", nodes=nodes, batch_host=expand(nodes)[0], start_time=int(time.time()), reason="")
 
     # --- the Protocol
+
+    def version(self) -> Version:
+        return Version(*self.release_number, "{}.{:02}".format(*self.release_number))
 
     def jobs(self, job_ids: Sequence[str] | None = None) -> list[Job]:
         job = self.job()

@@ -95,6 +95,16 @@ def test_a_bad_node_is_excluded_and_the_job_is_back_at_once(world: World):
     assert names.index(("resume.requeue", "intent")) < names.index(("resume.requeue", "done"))
 
 
+def test_an_old_slurmd_gets_time_to_forget_the_job_before_it_returns(world: World):
+    world.slurm.release_number = (22, 5)
+    world.tick()
+    world.fail("step: 1 loss: 2\nRuntimeError: CUDA error: unknown error\n", culprit="n3")
+    world.tick(2)
+    world.slurm.finish_completing()
+    world.tick()
+    assert world.slurm.acts()[-2:] == ["StartTime=now+3", "release"]
+
+
 def test_the_users_own_fault_is_left_failed(world: World):
     world.tick()
     world.fail("KeyError: 'x'\n")
