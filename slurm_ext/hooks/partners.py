@@ -14,7 +14,7 @@ from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
 
 #: How often (seconds) a waiting hook looks whether the attempt has ended elsewhere.
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
 
 
 def burnin(job: HookJob, settings: Settings, *, share: str, instance_type: str) -> tuple[Outcome, str]:
