@@ -18,6 +18,7 @@ from typing import Any
 
 from slurm_ext import __version__, shared
 from slurm_ext.burnin import history, surroundings
+from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.leader import Leader, Terms
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
 from slurm_ext.burnin.nccl import candidates
@@ -128,13 +129,22 @@ class Agent:
             unwatch=hub.unregister,
             changed=self._write_note,
         )
-        self._station = Station(job.node, job.gpus, self._pool, self._to_leader, abort_s=self._limits.abort_s)
+        self._prove_efa = burnin.transport == "efa" and not alone and not self._survey
+        root = at_node(self._settings.site.root, job.node)
+        self._efa = EfaLook(self._folder, root) if self._prove_efa else None
+        self._station = Station(
+            job.node, job.gpus, self._pool, self._to_leader, abort_s=self._limits.abort_s, facts=self._facts
+        )
         # Contexts take seconds on real cards: open them while the other nodes are still on their way.
         for gpu in range(job.gpus):
             self._pool.start(gpu)
         hub.register(self._result, "hook")
         if job.node == self._leader_name:
             self._lead(hub)
+
+    def _facts(self, number: int) -> Mapping[str, Any]:
+        """Return what NCCL's logs and EFA's counters say of the first run, which is the one that must be proven."""
+        return self._efa.facts() if self._efa is not None and number == 0 else {}
 
     def _write_note(self, pids: tuple[int, ...]) -> None:
         processes = [[pid, ticks] for pid in (os.getpid(), *pids) if (ticks := _start_ticks(pid)) is not None]
@@ -164,6 +174,7 @@ class Agent:
             pair_floor_busbw_gbs=burnin.pair_floor_busbw_gbs,
             rendezvous_s=burnin.rendezvous_s,
             deadline_s=self._left(now),
+            prove_efa=self._prove_efa,
             survey=self._survey,
         )
         self._leader = Leader(terms, self._to_node, now)

@@ -2,7 +2,7 @@
 
 No sockets and no clock of its own: messages and times come in, messages go out through `send`. Orders: `round` {round, base
 (first rank here), ranks, root, bytes, iterations, limit_s, floor_s}, `id` {round, id}, `stop` {round}.
-Answers: `id` {round, id}, `trouble` {round}, `report` {round, ranks: [...]}.
+Answers: `id` {round, id}, `trouble` {round}, `report` {round, ranks: [...], facts}.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ class Workers(Protocol):
 class Station:
     """The state of one node."""
 
-    def __init__(self, node: str, gpus: int, workers: Workers, send: Send, *, abort_s: float) -> None:
+    def __init__(
+        self,
+        node: str,
+        gpus: int,
+        workers: Workers,
+        send: Send,
+        *,
+        abort_s: float,
+        facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
+    ) -> None:
+        """`facts` is asked for what else is to be told of a round (its number) that ended well here."""
+        self._facts = facts
         self._node, self._gpus, self._workers, self._send = node, gpus, workers, send
         self._abort_s = abort_s
         self._round = -1
@@ -140,4 +151,5 @@ class Station:
             return
         number, self._round = self._round, -1
         ranks = [self._reports[gpu]._asdict() for gpu in range(self._gpus)]
-        self._send({"t": "report", "round": number, "ranks": ranks})
+        facts = self._facts(number) if all(r.state == OK for r in self._reports.values()) else {}
+        self._send({"t": "report", "round": number, "ranks": ranks, "facts": facts})

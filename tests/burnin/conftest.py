@@ -73,6 +73,14 @@ class Cluster:
         fresh.rename(path)
         path.with_suffix(".json").write_text("{}")
 
+    def efa_counters(self, node: str, devices: int) -> None:
+        """Make EFA devices with byte counters, which the stand-in moves."""
+        for number in range(devices):
+            folder = self.folder / node / f"root/sys/class/infiniband/rdmap{number}s0/ports/1/hw_counters"
+            folder.mkdir(parents=True)
+            for name in ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts"):
+                (folder / name).write_text("0\n")
+
     def job(self, node: str, job_id: str = "7", restarts: int = 0) -> BurninJob:
         return BurninJob("c", job_id, restarts, self.nodes, node, self.gpus, "p5.48xlarge")
 

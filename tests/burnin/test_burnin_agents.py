@@ -91,8 +91,36 @@ def test_healthy_nodes_pass_together(make_cluster: Make, nodes: int) -> None:
         assert list((cluster.folder / name / "run/burnin").iterdir()) == []
 
 
-def test_it_comes_to_the_same_over_efa_by_name(make_cluster: Make) -> None:
-    assert agreed(make_cluster(2, transport="efa").run()).verdict.verdict == PASS
+@pytest.mark.parametrize(
+    ("fault", "rule", "finding"),
+    [
+        ({}, "burnin.all-nodes", ""),
+        ({"efa": 31}, "burnin.transport", "nccl-nic-count"),
+        ({"nccl__gdr": 0}, "burnin.transport", "nccl-no-gdr"),
+        ({"nccl__provider": "tcp"}, "burnin.transport", "ofi-provider-tcp"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_the_transport_is_proven_or_the_node_named(
+    make_cluster: Make, fault: dict[str, object], rule: str, finding: str
+) -> None:
+    cluster = make_cluster(3, transport="efa")
+    for name in cluster.nodes:
+        cluster.efa_counters(name, 32)
+        cluster.hardware(name, **({"efa": 32} | (fault if name == "n1" else {})))
+    outcome = agreed(cluster.run())
+    assert outcome.verdict.rule == rule, outcome
+    assert outcome.verdict.verdict == (FAIL if finding else PASS)
+    assert outcome.culprits == (("n1",) if finding else ())
+    assert {f.id for f in outcome.verdict.findings} <= {finding, "nccl-no-gdr"} - {""}
+
+
+def test_counters_that_cannot_be_read_leave_a_warning(make_cluster: Make) -> None:
+    cluster = make_cluster(2, transport="efa")
+    for name in cluster.nodes:
+        cluster.hardware(name, efa=32)
+    outcome = agreed(cluster.run())
+    assert (outcome.verdict.verdict, outcome.verdict.findings[0].id) == ("warn", "efa-counters-unread")
 
 
 def test_without_the_plugin_nothing_falls_back_to_tcp(make_cluster: Make) -> None:
@@ -176,7 +204,7 @@ def test_every_release_of_nccl_is_spoken_to(make_cluster: Make, version: int) ->
 
 @pytest.mark.parametrize("victim", ["n0", "n1"])
 def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Callable, victim: str) -> None:
-    cluster = make_cluster(3, iterations=400)
+    cluster = make_cluster(3, iterations=100)
 
     def kill() -> None:
         pids = wait_for_agent(cluster, victim, workers=2)

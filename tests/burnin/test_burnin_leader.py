@@ -1,0 +1,158 @@
+"""The leader alone: no sockets, no clock; nodes are played by a function."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from slurm_ext import __version__
+from slurm_ext.burnin.leader import Leader, Terms
+from slurm_ext.burnin.model import OK, SLOW, Outcome, RankReport
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN
+
+Play = Callable[[str, Mapping[str, Any], tuple[str, ...]], str]
+
+
+def terms(count: int, **more: Any) -> Terms:
+    names = tuple(f"n{i}" for i in range(count))
+    base = Terms(names, 1, "p5.48xlarge", 1 << 20, 3, 0.1, 0.1, 30.0, 90.0)
+    return base._replace(**more)
+
+
+class Fabric:
+    """All nodes of a job: says hello, and answers each round by `play(node, order, group)` with a state."""
+
+    def __init__(self, what: Terms, play: Play) -> None:
+        self.terms, self.play, self.now = what, play, 1000.0
+        self.orders: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self.rounds: list[list[tuple[str, ...]]] = []
+        self.mute: tuple[str, ...] = ()
+        self.verdicts: dict[str, Mapping[str, Any]] = {}
+        self.leader = Leader(what, lambda node, message: self.orders.append((node, message)), self.now)
+
+    def hello(self, node: str, **more: Any) -> None:
+        message = {"t": "hello", "version": __version__, "gpus": 1, "left_s": 88.0, **more}
+        self.leader.on_message(node, message, self.now)
+
+    def run(self, *, absent: tuple[str, ...] = ()) -> Outcome:
+        for node in self.terms.nodes:
+            if node not in absent:
+                self.hello(node)
+        for _ in range(100):
+            if self.leader.outcome is not None and not self.orders:
+                return self.leader.outcome
+            self.turn()
+            self.now += 0.5
+            for node in self.terms.nodes:
+                if node not in (*absent, *self.mute) and self.leader.outcome is None:
+                    self.leader.on_message(node, {"t": "alive"}, self.now)
+            self.leader.tick(self.now)
+        raise AssertionError("no outcome")
+
+    def turn(self) -> None:
+        batch, self.orders = self.orders, deque()
+        started = [(node, order) for node, order in batch if order["t"] == "round"]
+        groups: list[list[str]] = []
+        for node, order in started:
+            if order["base"] == 0:
+                groups.append([])
+            groups[-1].append(node)
+        if groups:
+            self.rounds.append([tuple(group) for group in groups])
+        for node, order in batch:
+            if order["t"] == "verdict":
+                self.verdicts[node] = order["outcome"]
+        for node, order in started:
+            group = next(tuple(g) for g in groups if node in g)
+            state = self.play(node, order, group)
+            if state == "silent":
+                continue
+            report = RankReport(order["base"], node, 0, state, median_ms=1.0, min_ms=1.0, max_ms=1.0, slowest_ms=9.0)
+            message = {"t": "report", "round": order["round"], "ranks": [report._asdict()], "facts": {}}
+            self.leader.on_message(node, message, self.now)
+
+
+def test_all_pass_and_everybody_is_told() -> None:
+    fabric = Fabric(terms(4), lambda node, order, group: OK)
+    outcome = fabric.run()
+    assert outcome.verdict.verdict == PASS
+    assert set(fabric.verdicts) == set(fabric.terms.nodes)
+    assert fabric.rounds == [[("n0", "n1", "n2", "n3")]]
+
+
+def test_the_culprit_is_found_in_three_more_rounds() -> None:
+    fabric = Fabric(terms(64), lambda node, order, group: SLOW if "n17" in group else OK)
+    outcome = fabric.run()
+    assert (outcome.verdict.verdict, outcome.culprits) == (FAIL, ("n17",))
+    assert len(fabric.rounds) <= 4
+    assert fabric.verdicts["n5"]["culprits"] == ["n17"]
+
+
+def test_a_silent_node_is_unknown_and_named() -> None:
+    fabric = Fabric(terms(4), lambda node, order, group: "silent" if node == "n2" else OK)
+    fabric.mute = ("n2",)
+    outcome = fabric.run()
+    assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (UNKNOWN, "burnin.peer-silent", ())
+    assert outcome.verdict.findings[0].target == "node:n2"
+
+
+def test_an_absent_node_is_told_at_the_end_of_the_rendezvous() -> None:
+    fabric = Fabric(terms(4, rendezvous_s=3.0), lambda node, order, group: OK)
+    outcome = fabric.run(absent=("n1", "n3"))
+    assert outcome.verdict.rule == "burnin.peer-absent"
+    assert [f.target for f in outcome.verdict.findings] == ["node:n1", "node:n3"]
+    assert set(fabric.verdicts) == {"n0", "n2"}
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"), [({"version": "9.9"}, "burnin.versions"), ({"gpus": 7}, "burnin.uneven")], ids=["version", "gpus"]
+)
+def test_nodes_that_differ_are_unknown(more: dict[str, Any], rule: str) -> None:
+    fabric = Fabric(terms(2), lambda node, order, group: OK)
+    fabric.hello("n0")
+    fabric.hello("n1", **more)
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.verdict.rule == rule
+
+
+def test_an_agent_that_starts_anew_ends_it() -> None:
+    fabric = Fabric(terms(3), lambda node, order, group: OK)
+    fabric.hello("n0")
+    fabric.hello("n0")
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.verdict.rule == "burnin.agent-restarted"
+
+
+def test_the_hook_that_waits_least_sets_the_deadline_and_a_failure_never_passes_for_it() -> None:
+    fabric = Fabric(terms(4), lambda node, order, group: SLOW)
+    fabric.hello("n0", left_s=2.0)
+    for name in ("n1", "n2", "n3"):
+        fabric.hello(name)
+    fabric.now += 0.5
+    fabric.turn()
+    outcome = fabric.leader.outcome
+    assert outcome is not None
+    assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (FAIL, "burnin.deadline", ())
+
+
+def test_a_lost_connection_is_unknown_and_late_messages_get_the_verdict() -> None:
+    fabric = Fabric(terms(3), lambda node, order, group: OK)
+    for name in fabric.terms.nodes:
+        fabric.hello(name)
+    fabric.leader.on_down("n2", "reset", fabric.now)
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.verdict.rule == "burnin.peer-lost"
+    fabric.orders.clear()
+    fabric.leader.on_message("n1", {"t": "alive"}, fabric.now)
+    assert [order["t"] for _, order in fabric.orders] == ["verdict"]
+
+
+def test_a_thousand_nodes_are_no_burden() -> None:
+    fabric = Fabric(terms(1024), lambda node, order, group: OK)
+    started = time.process_time()
+    assert fabric.run().verdict.verdict == PASS
+    assert time.process_time() - started < 3.0
