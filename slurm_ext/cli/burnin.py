@@ -21,6 +21,7 @@ from slurm_ext.config.locate import config_path
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import EXIT_FINDING, EXIT_LACKING, EXIT_OK, LackingError, UsageError
+from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.verdict import FAIL, UNKNOWN, one_line
 
@@ -97,7 +98,10 @@ def _through_srun(
         raise UsageError(f"{nodelist}: not a hostlist: {exc}") from exc
     srun = os.path.join(settings.site.slurm_bin, "srun") if settings.site.slurm_bin else "srun"
     argv = [srun, "--quiet", "--exclusive", f"--nodelist={nodelist}", f"--nodes={count}", "--ntasks-per-node=1"]
-    argv += [f"--gpus-per-node={gpus}", "--job-name=fmslurm-burnin", "--kill-on-bad-exit=0", "--chdir=/"]
+    argv += ["--job-name=fmslurm-burnin", "--kill-on-bad-exit=0", "--chdir=/"]
+    # Nodes whose GPUs Slurm does not know (yet) refuse a request for them; the job has whole nodes in any case.
+    if all("gpu" in node.gres for node in connect(settings).nodes(expand(nodelist))):
+        argv += [f"--gpus-per-node={gpus}"]
     argv += [
         f"--time={int((deadline_s + STEP_EXTRA_S) // 60) + 1}",
         *([f"--partition={partition}"] if partition else []),

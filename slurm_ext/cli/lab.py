@@ -12,6 +12,7 @@ import click
 
 from slurm_ext.lab import faults, model
 from slurm_ext.lab.cluster import Lab
+from slurm_ext.lab.floors import measure as measure_floors
 from slurm_ext.lab.model import LabOptions
 
 
@@ -52,6 +53,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 @click.option("--s3", type=click.Choice(["wait", "background", "off"]), default="wait", show_default=True)
 @click.option("--timeout", "timeout_s", default=90.0, show_default=True, help="seconds until every node must be up")
 @click.option("--keep-logs", is_flag=True, help="leave the logs of a start that failed")
+@click.option("--floors/--no-floors", "measure", default=True, help="measure what bandwidth this fabric gives (8 s)")
 def up(
     directory: str,
     nodes: int,
@@ -63,12 +65,16 @@ def up(
     s3: str,
     timeout_s: float,
     keep_logs: bool,
+    measure: bool,
 ) -> None:
     """Bring a lab up: slurmctld, a slurmd for each node, a munged and an S3 server of its own."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s, keep_logs)
     made = Lab.up(options, _say)
+    if measure:
+        found = measure_floors(made)
+        _say("floors of this simulated fabric (GB/s): " + ", ".join(f"{k} {v:.3g}" for k, v in sorted(found.items())))
     click.echo(f"lab: up. `. {made.dir}/env.sh` or `fmslurm lab run -- CMD` speaks to it", err=True)
 
 
@@ -160,3 +166,14 @@ def down(directory: str, keep_logs: bool) -> None:
     with clean.lock(path):
         clean.down(path, keep_logs=keep_logs)
     click.echo(f"lab: {path} is down, nothing of it is left", err=True)
+
+
+@lab.command()
+@click.option("--dir", "directory", default=model.DEMO_DIR, show_default=True, help="folder of the demo's lab")
+@click.option("--keep", is_flag=True, help="leave the lab standing for a look around")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object of promises")
+def demo(directory: str, keep: bool, as_json: bool) -> None:
+    """Play the main job and check every promise: submit, gate, a lost GPU, a slow link, requeue, restore, complete."""
+    from slurm_ext.lab.demo import play
+
+    sys.exit(play(directory, keep=keep, as_json=as_json))

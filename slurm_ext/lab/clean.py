@@ -101,9 +101,7 @@ def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) 
         if not keep_folder:
             _remove(directory)
         return
-    # Twice: a process that was being started when we looked appears in the second look.
-    for _ in range(2):
-        _end_processes(directory)
+    _end_processes(directory)
     for entry in entries:
         if entry["make"] == "link":
             network.remove_link(entry["name"])
@@ -124,9 +122,16 @@ def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) 
 
 
 def _end_processes(directory: str) -> None:
+    """Kill what there is until three looks in a row find nothing: a process in the middle of exec(2) shows no environment."""
     deadline = time.monotonic() + KILL_S
-    while (found := processes(directory)) and time.monotonic() < deadline:
-        process.kill([p.pid for p in found], timeout_s=5.0, number=signal.SIGKILL)
+    quiet = 0
+    while quiet < 3 and time.monotonic() < deadline:
+        found = processes(directory)
+        quiet = 0 if found else quiet + 1
+        if found:
+            process.kill([p.pid for p in found], timeout_s=5.0, number=signal.SIGKILL)
+        else:
+            time.sleep(0.03)
 
 
 def _remove_control_group(path: str) -> None:

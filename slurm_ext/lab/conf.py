@@ -204,7 +204,7 @@ def site_settings(state: State, *, python: str, slurm_bin: str) -> dict[str, Any
             "reuse_pass_h": 0.0,
             "deadline_s": 60.0,
             "rendezvous_s": 30.0,
-            "message_bytes": 4 << 20,
+            "message_bytes": 1 << 20,
             "iterations": 3,
             "floor_busbw_gbs": state.floors.get("busbw_gbs", 0.0),
             "pair_floor_busbw_gbs": state.floors.get("pair_busbw_gbs", 0.0),

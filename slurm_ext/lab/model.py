@@ -15,6 +15,7 @@ from slurm_ext.errors import LackingError, UsageError
 SCHEMA = 1
 #: Survives a reboot of the machine, so that `down` finds its journal; `up` refuses a folder that is not empty and no lab.
 DEFAULT_DIR = "/var/tmp/fmslurm-lab"  # noqa: S108
+DEMO_DIR = "/var/tmp/fmslurm-demo"  # noqa: S108
 
 #: netns: every node has network, UTS, PID and mount namespaces of its own. loopback: all on 127.0.0.1, a port each.
 MODES = ("netns", "loopback")

@@ -10,9 +10,9 @@ from slurm_ext.gres.render import Offer, gres_conf, node_lines
 
 def test_one_line_for_each_type_of_gpu() -> None:
     offers = {f"n{i}": Offer(CATALOGUE["p5.48xlarge"]) for i in range(4)} | {"m1": Offer(CATALOGUE["p5.4xlarge"])}
-    assert gres_conf(offers, device_dir="/dev").splitlines()[1:] == [
-        "NodeName=m1 Name=gpu Type=h100 File=/dev/nvidia0",
+    assert gres_conf(offers, device_dir="/dev").splitlines()[1:] == [  # sorted by the type's name
         "NodeName=n[0-3] Name=gpu Type=h100 File=/dev/nvidia[0-7]",
+        "NodeName=m1 Name=gpu Type=h100 File=/dev/nvidia0",
     ]
 
 

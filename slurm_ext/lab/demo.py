@@ -1,0 +1,359 @@
+"""The main job, played and checked: `fmslurm lab demo` (what `make demo` runs).
+
+Everything is done as a person would: by commands of fmslurm and Slurm, in the lab's environment. What is promised is
+looked up afterwards in Slurm, in the trail and in the files, never taken from what a command said it would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from slurm_ext import command, events
+from slurm_ext.errors import FmslurmError, LackingError
+from slurm_ext.lab import clean, demo_checks, floors, model
+from slurm_ext.lab.cluster import Lab
+from slurm_ext.lab.model import LabOptions
+from slurm_ext.lab.show import Show
+
+#: The job: small enough to end in a quarter of a minute, long enough to be hit in the middle. Checkpoints every 2 s.
+NODES_OF_JOB = 4
+STEPS, CHECKPOINT_EVERY, STEP_MS = 240, 20, 90
+RUN = "demo"
+SLOW_LINK_RATE = "20mbit"
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+class BrokenStoryError(FmslurmError):
+    """The story cannot go on: something it waits for did not happen in time."""
+
+
+class Demo:
+    """One showing. `lab` is there once it is up; every wait is bounded."""
+
+    def __init__(self, directory: str, show: Show) -> None:
+        self.directory = directory
+        self.show = show
+        self.lab: Lab | None = None
+        self.job = ""
+
+    # --- how it acts -------------------------------------------------------------------------------------------
+
+    def env(self) -> dict[str, str]:
+        """Return the environment of a user at the lab's head node."""
+        assert self.lab is not None
+        more = {
+            "PYTHON": sys.executable,
+            "TRAIN": str(SOURCE / "examples/train.py"),
+            "STEPS": str(STEPS),
+            "CHECKPOINT_EVERY": str(CHECKPOINT_EVERY),
+            "STEP_MS": str(STEP_MS),
+            "OUT": str(self.lab.path("lustre", "weights.npy")),
+            "LD_LIBRARY_PATH": str(self.lab.path("lib")),
+            "HOME": "/root",
+        }
+        return {**self.lab.env(), **more}
+
+    def run(self, *argv: str, timeout_s: float = 60.0, check: bool = True) -> command.Result:
+        """Run a command at the lab's head node. Raise BrokenStoryError where it fails and `check` is set."""
+        assert self.lab is not None
+        result = command.run(argv, timeout_s=timeout_s, env=self.env(), cwd=str(self.lab.path("lustre")))
+        if check and not result.ok:
+            raise BrokenStoryError(f"{' '.join(argv[:4])}: {result.words()}")
+        return result
+
+    def fmslurm(self, *arguments: str, timeout_s: float = 60.0, check: bool = True) -> command.Result:
+        """Run one of our own commands, as the story's user does, and print it."""
+        self.show.say(f"$ fmslurm {' '.join(arguments)}"[: self.show.width * 2], "note")
+        return self.run(str(SOURCE / "bin/fmslurm"), *arguments, timeout_s=timeout_s, check=check)
+
+    def wait(self, what: str, look: Callable[[], Any], timeout_s: float) -> Any:
+        """Look until there is something true, and return it. Raise BrokenStoryError after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if found := look():
+                return found
+            if time.monotonic() > deadline:
+                raise BrokenStoryError(f"waited {timeout_s:.0f} s in vain: {what}")
+            self.show.waiting(f"{what} ({deadline - time.monotonic():.0f} s left)")
+            time.sleep(0.2)
+
+    # --- what it looks at --------------------------------------------------------------------------------------
+
+    def job_fields(self) -> dict[str, str]:
+        """Return the job as squeue sees it: state, reason, nodes, excluded nodes, restarts."""
+        form = "%T|%r|%N|%x"
+        result = self.run("squeue", "-h", "-t", "all", "-j", self.job, "-o", form, timeout_s=15, check=False)
+        parts = result.stdout.strip().split("|")
+        if len(parts) != 4:
+            return {}
+        return dict(zip(("state", "reason", "nodes", "excluded"), parts, strict=True))
+
+    def expand(self, hostlist: str) -> list[str]:
+        """Return the names in a hostlist, as Slurm expands it."""
+        if not hostlist or hostlist == "(null)":
+            return []
+        return self.run("scontrol", "show", "hostnames", hostlist, timeout_s=15).stdout.split()
+
+    def reason(self, node: str) -> str:
+        """Return why a node is drained; empty where it is not."""
+        result = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T|%E", timeout_s=15, check=False)
+        state, _, why = (result.stdout.strip().splitlines() or ["|"])[0].partition("|")
+        return why if "drain" in state else ""
+
+    def drained(self) -> dict[str, str]:
+        """Return every drained node with its reason."""
+        assert self.lab is not None
+        return {node: why for node in self.lab.nodes if (why := self.reason(node))}
+
+    def trail(self) -> Iterator[events.Event]:
+        """Yield the events of all nodes and of the controller."""
+        assert self.lab is not None
+        for path in sorted(Path(self.lab.dir, "nodes").glob("*/log/events.jsonl")):
+            yield from events.read(str(path))
+
+    def find(self, name: str, **wanted: str) -> list[events.Event]:
+        """Return the events of one name whose fields have the wanted values, in order of time."""
+        rows = [e for e in self.trail() if e.event == name and all(getattr(e, k) == v for k, v in wanted.items())]
+        return sorted(rows, key=lambda e: e.time)
+
+    # --- the story ---------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Play all scenes in order."""
+        self.show.title("fmslurm: one training job, a lost GPU, a slow link, and what the cluster does about them")
+        self.show.say(model.SIMULATED, "note")
+        self.scene_lab()
+        self.scene_install()
+        self.scene_topology()
+        reference = self.start_reference()
+        try:
+            self.scene_submit()
+            first = self.scene_first_attempt()
+            slow = self.scene_prepare_slow_spare(first)
+            culprit = self.scene_gpu_fault(first)
+            self.scene_slow_spare(slow, culprit)
+            self.scene_finish(culprit, slow)
+            demo_checks.weights(self, reference)
+            demo_checks.why_and_checkpoints(self, culprit, slow)
+        finally:
+            if reference.poll() is None:
+                reference.kill()
+            reference.wait(timeout=10)
+
+    def scene_lab(self) -> None:
+        """Bring up the cluster."""
+        self.show.title("1. A cluster")
+        options = LabOptions(dir=self.directory, s3="background")
+        self.lab = Lab.up(options, lambda line: self.show.say(line))
+        self.show.moment(
+            f"Slurm {self.lab.slurm_version} is up with {len(self.lab.nodes)} nodes ({self.lab.state.mode})"
+        )
+        measured = ", ".join(f"{name} {figure:.3g}" for name, figure in sorted(floors.measure(self.lab).items()))
+        self.show.say(f"floors of this simulated fabric, a third of what it does now: {measured}")
+
+    def scene_install(self) -> None:
+        """Install fmslurm."""
+        self.show.title("2. Install")
+        self.fmslurm("install", timeout_s=120)
+        self.show.moment("hooks, configuration and daemons are in place")
+
+    def scene_topology(self) -> None:
+        """Generate topology and GRES, load them, compare node by node, and ask doctor."""
+        assert self.lab is not None
+        self.show.title("3. Where the nodes sit, and what they offer")
+        slurm = self.lab.path("etc/slurm")
+        self.fmslurm("topology", "generate", "-o", str(slurm / "topology.conf"))
+        self.fmslurm(
+            *("gres", "generate", "--device-dir", str(self.lab.path("dev"))),
+            *("--output", str(slurm / "gres.conf"), "--nodes-output", str(slurm / "nodes.conf")),
+        )
+        self.lab.restart()
+        for line in self.fmslurm("topology", "show").stdout.splitlines():
+            self.show.say("  " + line)
+        agreed = self.fmslurm("topology", "check", check=False)
+        self.show.promise(
+            "scontrol show topology agrees node by node", agreed.ok, agreed.stdout.strip() or agreed.words()
+        )
+        gpus = self.run("sinfo", "-h", "-N", "-o", "%G").stdout.split()
+        kept = len(gpus) == len(self.lab.nodes) and all(word.startswith("gpu:h100:8") for word in gpus)
+        self.show.promise("every node offers 8 H100", kept, gpus[0] if gpus else "nothing")
+        self.lab.wait_s3(timeout_s=60)
+        found = self.fmslurm("doctor", check=False)
+        for line in found.stdout.splitlines():
+            self.show.say("  " + line)
+        self.show.promise("fmslurm doctor is green", found.ok, found.words() if not found.ok else "")
+
+    def start_reference(self) -> subprocess.Popen[bytes]:
+        """Start the uninterrupted run, outside of Slurm, whose weights the job's must equal bit for bit."""
+        assert self.lab is not None
+        argv = [sys.executable, str(SOURCE / "examples/train.py"), "--local", str(NODES_OF_JOB), "--steps", str(STEPS)]
+        argv += ["--port", str(_free_port()), "--out", str(self.lab.path("reference.npy"))]
+        with open(self.lab.path("log/reference.log"), "wb") as log:
+            # Its own session: the demo ends it by pid, and Ctrl-C at the terminal reaches only the demo. The job's own
+            # environment: a BLAS told to use another processor's kernels rounds otherwise. But there are no GPUs here.
+            env = {name: value for name, value in self.env().items() if name != "LD_LIBRARY_PATH"}
+            return subprocess.Popen(
+                argv, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def scene_submit(self) -> None:
+        """Submit the job."""
+        assert self.lab is not None
+        self.show.title("4. Submit")
+        folder = self.lab.path("lustre", "checkpoints")
+        folder.mkdir(exist_ok=True)
+        result = self.fmslurm(
+            *("submit", "--fm-resume", f"--fm-run={RUN}", f"--fm-ckpt={folder}", f"-N{NODES_OF_JOB}"),
+            *("--gpus-per-node=8", "--exclusive", "--time=20", f"--output={self.lab.path('lustre', 'train.log')}"),
+            str(SOURCE / "examples/train.sbatch"),
+        )
+        words = result.stdout.split()
+        if not words or not words[-1].isdigit():
+            raise BrokenStoryError(f"sbatch said {result.stdout!r}")
+        self.job = words[-1]
+        self.show.moment(f"job {self.job} is queued")
+
+    def scene_first_attempt(self) -> list[str]:
+        """Wait for the gate to pass and the first checkpoint to be whole on Lustre; return the job's nodes."""
+        self.show.title("5. The gate")
+        measured = self.wait("the gate of the first attempt", lambda: demo_checks.passed_burnin(self, "0"), 60)
+        self.show.moment(f"the gate passed: {measured}")
+        self.show.promise("the all-reduce over the job's nodes gave a bus bandwidth", "GB/s" in measured, measured)
+        fields = self.wait("the job to run", lambda: self._running(), 60)
+        nodes = self.expand(fields["nodes"])
+        leaf = demo_checks.leaves(self, nodes)
+        self.show.promise(
+            "the job runs on nodes of one leaf switch", len(leaf) == 1, f"{fields['nodes']} on {', '.join(leaf)}"
+        )
+        step = self.wait("the first whole checkpoint on Lustre", lambda: demo_checks.newest_on_lustre(self), 60)
+        self.show.moment(f"step {step} is whole on Lustre; the job never waited for it")
+        return nodes
+
+    def _running(self) -> dict[str, str] | None:
+        fields = self.job_fields()
+        return fields if fields.get("state") == "RUNNING" and fields.get("reason") in ("None", "(null)", "") else None
+
+    def scene_prepare_slow_spare(self, first: list[str]) -> str:
+        """Make the link of one spare slow: no local check can see it."""
+        assert self.lab is not None
+        spares = [node for node in self.lab.nodes if node not in first]
+        slow = spares[1]
+        self.fmslurm("lab", "fault", "--dir", self.directory, slow, "slow-link", "--rate", SLOW_LINK_RATE)
+        self.show.moment(f"spare {slow} now has a link of {SLOW_LINK_RATE}; nobody knows")
+        return slow
+
+    def scene_gpu_fault(self, first: list[str]) -> str:
+        """Take a GPU from one node in mid-training; see it drained and the job back in the queue without it."""
+        self.show.title("6. A GPU falls off the bus")
+        culprit = first[2]
+        self.fmslurm("lab", "fault", "--dir", self.directory, culprit, "gpu-xid", "--gpu", "3")
+        began = time.monotonic()
+        self.show.moment(f"GPU 3 of {culprit} falls off the bus")
+        cause = self.wait("the cause to be attributed", lambda: demo_checks.cause(self), 60)
+        self.show.moment(f"cause: {cause.reason}")
+        named = demo_checks.culprits(cause)
+        self.show.promise(
+            "the cause is attributed to that node alone", named == [culprit], ", ".join(named) or "nobody"
+        )
+        reason = self.wait(f"{culprit} to be drained", lambda: self.reason(culprit), 60)
+        why = reason.startswith("fmslurm: gpu.") and ("lost" in reason or "xid-79" in reason)
+        self.show.promise("the node is drained with a reason that says why", why, reason)
+        fields = self.wait("the job to be back in the queue", lambda: self._requeued(culprit), 60)
+        seconds = time.monotonic() - began
+        self.show.moment(f"the job is {fields['state']} again, {seconds:.1f} s after the fault, without {culprit}")
+        self.show.promise(
+            "back in the queue with that node excluded", culprit in self.expand(fields["excluded"]), fields["excluded"]
+        )
+        return culprit
+
+    def _requeued(self, culprit: str) -> dict[str, str] | None:
+        fields = self.job_fields()
+        back = fields.get("state") in ("PENDING", "CONFIGURING", "RUNNING")
+        return fields if back and culprit in self.expand(fields.get("excluded", "")) else None
+
+    def scene_slow_spare(self, slow: str, culprit: str) -> None:
+        """See the burn-in name the slow spare, and only it drain."""
+        self.show.title("7. The next start meets the slow link")
+        found = self.wait("the burn-in to name a node", lambda: demo_checks.burnin_conviction(self), 120)
+        named = demo_checks.culprits(found)
+        self.show.moment(f"burn-in: {found.reason}")
+        self.show.promise("the burn-in names exactly the slow node", named == [slow], ", ".join(named) or "nobody")
+        self.wait(f"{slow} to be drained", lambda: self.reason(slow), 60)
+        drained = self.drained()
+        self.show.promise(
+            "only the two bad nodes are drained", set(drained) == {slow, culprit}, ", ".join(sorted(drained))
+        )
+
+    def scene_finish(self, culprit: str, slow: str) -> None:
+        """Wait for the job to complete on good nodes, from its newest checkpoint."""
+        self.show.title("8. On good nodes, from the newest checkpoint")
+        fields = self.wait("the job to run on good nodes", lambda: self._running(), 120)
+        nodes = self.expand(fields["nodes"])
+        self.show.moment(f"the job runs on {fields['nodes']}")
+        self.show.promise("it runs without the bad nodes", not {culprit, slow} & set(nodes), fields["nodes"])
+        self.wait("the job to complete", lambda: self.job_fields().get("state") == "COMPLETED", 120)
+        self.show.moment("the job is COMPLETED")
+        demo_checks.restored(self)
+
+
+def _free_port() -> int:
+    """Return a TCP port of loopback that nobody listens on: two demos may run on one machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def play(directory: str, *, keep: bool, as_json: bool) -> int:
+    """Play the demo in `directory` and take everything down; return 0 where every promise was kept, 1 where not.
+
+    Ctrl-C and SIGTERM at any moment clean up, too. `keep` leaves the lab standing for a look around.
+    """
+    if os.geteuid():
+        raise LackingError(
+            "the demo makes network namespaces and runs slurmctld", remedy="Run it as root: sudo make demo"
+        )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupted)
+    show = Show()
+    demo = Demo(os.path.realpath(directory), show)
+    try:
+        demo.play()
+    except BrokenStoryError as exc:
+        show.promise("the story is told to its end", False, str(exc))
+        demo_checks.explain(demo)
+    finally:
+        # From here on nothing may interrupt: a second Ctrl-C would leave namespaces behind.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        if keep and demo.lab is not None:
+            show.say(
+                f"the lab stays up: . {demo.directory}/env.sh; take it down with fmslurm lab down --dir {demo.directory}"
+            )
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                clean.down(demo.directory)
+    if not keep:
+        left = clean.leftovers(demo.directory)
+        show.promise("the cluster is taken down without a trace", not left, ", ".join(left))
+    good = show.summary(model.SIMULATED)
+    if as_json:
+        rows = [promise._asdict() for promise in show.promises]
+        sys.stdout.write(
+            json.dumps({"schema": 1, "kept": good, "seconds": round(show.elapsed(), 1), "promises": rows}) + "\n"
+        )
+    return 0 if good else 1
