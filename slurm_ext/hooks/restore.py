@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 
 from slurm_ext import shared
-from slurm_ext.command import call_bounded
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import FmslurmError
 from slurm_ext.hooks.environment import HookJob
@@ -28,6 +26,7 @@ def exports(job: HookJob, settings: Settings, *, share: str, staging_mode: str) 
         nvme = _nvme(job, settings)
         if nvme:
             told["FMSLURM_NVME"] = nvme
+        told["FMSLURM_CKPT_ON_FULL"] = ",".join(settings.staging.on_full)
         told["FMSLURM_CKPT_SOCKET"] = os.path.join(at_node(settings.site.run_dir, job.node), "agent.sock")
     folder = find.checkpoint_folder(settings, job.run, job.request.checkpoint_dir, job.uid)
     if folder:
@@ -57,38 +56,26 @@ def _decide(job: HookJob, settings: Settings, share: str, *, nvme: bool) -> tupl
         found = find.newest_complete(*asked, single_node=one, timeout_s=LOOK_S)
     except FmslurmError:
         return None
-    mine = {"step": found.step if found else -1, "folder": found.path if found else "", "node": job.node}
+    step, folder = (found.step, found.path) if found else (-1, "")
     if one:
-        return int(str(mine["step"])), str(mine["folder"])
-    won = shared.decide_once(shared.attempt_path(share, job.attempt, "restore.json"), mine)
-    if won is None:
+        return step, folder
+    won = shared.decide_once(shared.attempt_path(share, job.attempt, "restore.json"), {"step": step, "node": job.node})
+    if won is None or type(won.get("step")) is not int:
         return None
-    step, folder = won.get("step"), won.get("folder")
-    if type(step) is not int or not isinstance(folder, str):
-        return None
-    if step < 0 or step == mine["step"]:
-        return step, str(mine["folder"]) if step >= 0 else ""
-    # Another node saw another step first: all start from that one, and it must be one that every node can reach.
-    shared_folder = find.checkpoint_folder(settings, job.run, job.request.checkpoint_dir, job.uid)
-    return (step, folder) if folder.startswith(shared_folder.rstrip("/") + "/") else None
+    if won["step"] == step:
+        return step, folder
+    if won["step"] < 0:
+        return -1, ""
+    # Another node saw another step first. All start from that one, where every node can reach it.
+    everywhere = find.checkpoint_folder(settings, job.run, job.request.checkpoint_dir, job.uid)
+    return won["step"], find.shared_step(everywhere, won["step"])
 
 
 def _nvme(job: HookJob, settings: Settings) -> str:
-    """Make the user's own folder on this node's NVMe and return the run's folder in it; empty where that is not possible."""
-    from slurm_ext.staging import find
+    """Make the run's own folder on this node's NVMe and return it; empty where that is not possible."""
+    from slurm_ext.staging import nvme
 
-    home = find.nvme_user_folder(settings, job.node, job.uid)
-    if not home:
+    try:
+        return nvme.prepare_run_folder(settings, job.node, job.run, job.uid, timeout_s=LOOK_S)
+    except (FmslurmError, ValueError):
         return ""
-
-    def make() -> bytes:
-        try:
-            os.mkdir(home, 0o700)
-            os.chown(home, job.uid, job.gid if job.gid >= 0 else job.uid, follow_symlinks=False)
-        except FileExistsError:
-            pass
-        state = os.lstat(home)
-        return b"yes" if stat.S_ISDIR(state.st_mode) and state.st_uid == job.uid else b"no"
-
-    made = call_bounded(make, timeout_s=LOOK_S)
-    return find.nvme_run_folder(settings, job.node, job.run, job.uid) if made == b"yes" else ""

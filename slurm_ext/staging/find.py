@@ -115,10 +115,15 @@ def steps_in(folder: str) -> list[int]:
     return sorted((step for name in names if (step := parse_step(name)) is not None), reverse=True)
 
 
+def shared_step(folder: str, step: int) -> str:
+    """Return where a step lies in a run's checkpoint folder."""
+    return os.path.join(folder, f"step-{step}")
+
+
 def iter_shared(folder: str) -> Iterator[Found]:
     """Yield complete checkpoints of a checkpoint folder, the newest first: manifest read, every file there in size."""
     for step in steps_in(folder):
-        path = os.path.join(folder, f"step-{step}")
+        path = shared_step(folder, step)
         if (whole := whole_manifest(path, step)) is not None:
             yield Found(step, path, "lustre", whole.attempt, whole.world, whole.size)
 
