@@ -31,8 +31,9 @@ test-unit: setup ## only the tests that need no Slurm and no root
 test-matrix: setup ## the cluster tests on three Slurm versions
 	sh .ci/matrix
 
-soak: setup ## what takes hours
-	$(BIN)/python -m pytest -m soak
+soak: setup ## what takes hours: a million histories, long kills, fuzzing
+	$(BIN)/python -m pytest -m soak -s
+	FMSLURM_SOAK_KILLS=20000 $(BIN)/python -m pytest -m '' tests/staging/test_staging_agent.py -k killed_at_random
 
 check: lint types arrows ## lint, types and import arrows
 

@@ -27,6 +27,9 @@ NOBODY = 65534
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user needs root")
 
+#: How often the agent is killed at a random moment; `make soak` kills it for hours.
+KILLS = int(os.environ.get("FMSLURM_SOAK_KILLS", "12"))
+
 
 def _once(site: StagingSite, node: str = "n0") -> int:
     agent = Agent(lambda: site.settings, node)
@@ -134,7 +137,7 @@ def test_killed_at_random_moments_and_run_again_everything_ends_staged(site: Sta
         return len(names)
 
     before = 0
-    for _ in range(12):
+    for _ in range(KILLS):
         daemon = _start(site)
         time.sleep(generator.uniform(0.02, 0.3))  # the moment of the kill is what is tried here
         daemon.kill()
