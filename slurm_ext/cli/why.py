@@ -86,6 +86,13 @@ def lines(told: dict[str, Any]) -> list[str]:
     if told.get("held_until"):
         until = _clock(told["held_until"])
         out += _wrapped(f"fmslurm holds it until {until}, see below; scontrol release {told['job']} ends that", "  ")
+    if stop := told.get("stopped"):
+        out += _wrapped(
+            f"The gate stopped it before it started, {stop['times']} times in a row: {one_line(stop['reason'])}", "  "
+        )
+        out += _wrapped(
+            f"The controller lets it start again, or, beyond its budget, scontrol release {told['job']}", "  "
+        )
     if not told["resume"]:
         out += _wrapped("It did not ask to be brought back (fmslurm submit --fm-resume).", "  ")
     for run in told["runs"]:

@@ -20,12 +20,8 @@ from slurm_ext.slurm.act import drain_node
 from slurm_ext.slurm.hostlist import expand, fold
 from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.protocol import Slurm
-from slurm_ext.slurm.versions import has
+from slurm_ext.slurm.versions import restart_pause_s
 from slurm_ext.verdict import Finding, one_line
-
-#: Before 23.02 slurmd sweeps its record of ended jobs at most every 2 s, and takes a job that comes back to a node sooner
-#: for one it knows: its prolog does not run there (seen on 22.05.8). Seconds; a job is in the queue at once all the same.
-QUICK_RESTART_S = 3.0
 
 #: After so many refusals a step is given up and a person is told.
 MAX_TRIES = 5
@@ -151,8 +147,8 @@ class Acts(NamedTuple):
             return WAITING
         if "COMPLETING" in job.flags:
             return WAITING
-        pause = 0.0 if has(self.slurm.version(), "prolog-after-quick-restart") else QUICK_RESTART_S
-        start_at = max((attempt.ended or time.time()) + wait_s, time.time() + pause)
+        pause_s = restart_pause_s(self.slurm.version())
+        start_at = max((attempt.ended or time.time()) + wait_s, time.time() + pause_s)
 
         # Slurm makes a requeued job wait for two minutes; that wait is what StartTime=now takes away.
         def may_start(now: Job) -> bool:

@@ -11,7 +11,7 @@ from slurm_ext import events, request, shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import Heartbeat, Off, effective_mode
 from slurm_ext.errors import FmslurmError
-from slurm_ext.resume import logs, observe, policy
+from slurm_ext.resume import logs, observe, policy, stopped
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
 from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal, hold_expires, holds
@@ -92,6 +92,9 @@ class Controller:
         for job in jobs:
             if self._is_ours(job):
                 tick = self._watch(job, tick)
+            elif (stop := stopped.find(self.settings, self.cluster, job)) is not None:
+                mode = self.mode(tick, job.partition)
+                stopped.free(self.slurm, self.settings, job, stop, now=now, events_path=self.events_path, mode=mode)
         for attempt in self.journal.unfinished():
             if attempt.job_id not in self.jobs and attempt.cluster == self.cluster:
                 self.journal.finish(attempt, "Slurm no longer knows the job")

@@ -25,6 +25,8 @@ def everybody(facts: Facts, but: tuple[str, ...] = ()) -> tuple[str, ...]:
 def held(facts: Facts) -> Cause | None:
     """Slurm itself holds the job and says why."""
     reason = facts.slurm.reason
+    if facts.slurm.state == "CANCELLED":
+        return None  # why it was pending until somebody cancelled it: a hold of ours would bring it back
     said = (f"Slurm: reason {reason}",)
     lower = reason.lower().replace("_", " ")
     if "user env retrieval" in lower:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_ext import request
 from slurm_ext.config.model import Settings
-from slurm_ext.resume import policy
+from slurm_ext.resume import policy, stopped
 from slurm_ext.resume.journal import Attempt, Journal, hold_expires, holds
 from slurm_ext.resume.model import COMES_BACK, Past
 from slurm_ext.slurm.model import Job
@@ -26,6 +26,7 @@ PENDING_REASONS: Mapping[str, str] = {
     "JobHeldAdmin": "an administrator holds it",
     "job_requeued_in_held_state": "it was requeued and is held",
     "launch_failed_requeued_held": "its prolog failed and Slurm holds it",
+    "BadConstraints": "what it asks for cannot be had, e.g. it requires (--nodelist) a node that is excluded for it",
     "ReqNodeNotAvail": "nodes it needs are down, drained or excluded",
     "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
         "nodes it needs are down, drained or reserved"
@@ -130,6 +131,7 @@ def why(
     about = job if job is not None else runs[-1].job
     wish = request.parse(about.comment)
     asked = wish is not None and wish.resume is not None
+    stop = stopped.find(settings, settings.site.cluster, job) if job is not None else None
     return {
         "job": job_id,
         "name": about.name,
@@ -139,6 +141,7 @@ def why(
         "state": job.state if job is not None else "",
         "reason": job.reason if job is not None else "",
         "resume": asked or not settings.resume.opt_in,
+        "stopped": {"reason": stop.reason, "times": stop.times, "suspects": list(stop.suspects)} if stop else None,
         "runs": [_run(run, journal) for run in runs],
         "budgets": budgets(runs, settings),
         "seen_at": seen_at,

@@ -5,6 +5,7 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.outcome import Context, Outcome, event_for, observe, rung_for
 from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.slurm.versions import restart_pause_s
 from slurm_ext.verdict import one_line
 
 
@@ -136,9 +138,11 @@ def release_job(
     def act(job: Job) -> None:
         if start_now and "COMPLETING" in job.flags:
             raise SlurmError(f"job {job_id} is still completing")
-        slurm.release(job_id)
         if start_now:
-            slurm.update_job(job_id, {"StartTime": "now"})
+            # Before it is released, or it might start in between.
+            pause_s = math.ceil(restart_pause_s(slurm.version()))
+            slurm.update_job(job_id, {"StartTime": f"now+{pause_s}" if pause_s else "now"})
+        slurm.release(job_id)
 
     def wanted(job: Job) -> bool:
         waiting = start_now and job.state == "PENDING" and job.eligible_time > time.time() + 5

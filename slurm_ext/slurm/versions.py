@@ -51,3 +51,13 @@ def has(version: Version, feature: str) -> bool:
 def is_supported(version: Version) -> bool:
     """Say whether the version is one that fmslurm is tried with; a newer one is used but not promised."""
     return OLDEST <= (version.major, version.minor) <= NEWEST
+
+
+#: Before 23.02 slurmd sweeps its record of ended jobs at most every 2 s, and takes a job that comes back to a node sooner
+#: for one it knows: its prolog does not run there (seen on 22.05.8). Seconds; a job is in the queue at once all the same.
+QUICK_RESTART_S = 3.0
+
+
+def restart_pause_s(version: Version) -> float:
+    """Return how long (seconds) a requeued job must stay away from the nodes it had, so that its prolog runs there again."""
+    return 0.0 if has(version, "prolog-after-quick-restart") else QUICK_RESTART_S

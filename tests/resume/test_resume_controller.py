@@ -121,6 +121,43 @@ def test_the_users_own_fault_is_left_failed(world: World):
     journal.close()
 
 
+def test_a_job_that_never_asked_is_released_where_a_hook_held_it(world: World):
+    world.slurm.set_job(comment="not ours")
+    share = world.settings.site.share
+    world.tick()
+    for name, data in (
+        ("stopped.json", {"reason": "two nodes disagree"}),
+        ("burnin.json", {"verdict": "fail", "measured": {"suspects": ["n1", "n2"]}}),
+    ):
+        assert shared.write_json(shared.attempt_path(share, "c/7-0", name), data)
+    world.slurm.requeue("7", hold=True)
+    told = why(Journal(daemon.journal_path(world.settings)), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
+    assert told["stopped"] is None  # not while it completes
+    world.slurm.finish_completing()
+    told = why(Journal(daemon.journal_path(world.settings)), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
+    assert told["stopped"] == {"reason": "two nodes disagree", "times": 1, "suspects": ["n1", "n2"]}
+    world.tick(2)
+    assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[1-2]", "StartTime=now", "release"]
+
+
+def test_a_job_that_the_gate_stops_again_and_again_stays_held(world: World):
+    world.slurm.set_job(
+        comment="", state="PENDING", priority=0, restarts=6, nodes="", reason="job_requeued_in_held_state"
+    )
+    for restarts in range(6):
+        path = shared.attempt_path(world.settings.site.share, f"c/7-{restarts}", "stopped.json")
+        assert shared.write_json(path, {"reason": "no partner came"})
+    world.tick(3)
+    assert world.slurm.acts() == []
+
+
+def test_a_hold_of_a_person_is_never_ours_to_release(world: World):
+    world.slurm.set_job(comment="", state="PENDING", priority=0, restarts=1, nodes="", reason="JobHeldUser")
+    assert shared.write_json(shared.attempt_path(world.settings.site.share, "c/7-0", "stopped.json"), {"reason": "x"})
+    world.tick(3)
+    assert world.slurm.acts() == []
+
+
 def test_a_hook_that_held_the_job_finds_it_released(world: World):
     world.tick()
     event = Event("gate.prolog", attempt="c/7-0", rule="burnin.split", reason="two nodes disagree", decision="stop")
