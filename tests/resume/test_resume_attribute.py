@@ -519,3 +519,9 @@ def test_a_hard_xid_during_teardown_does_not_clear_the_program():
     log = "2022-03-21 13:34:00 [rank3]: KeyError: 'pixel_values'\n"
     kernel = {"n3": "[Mon Mar 21 13:34:33 2022] NVRM: Xid (PCI:0000:91:00): 109, pid=12, CTX SWITCH TIMEOUT"}
     assert attribute(ev(log, kernel=kernel)).cause == "user-code"
+
+
+@pytest.mark.parametrize("reason", ["BadConstraints", "DependencyNeverSatisfied", "launch failure limit exceeded"])
+def test_a_cancelled_job_is_cancelled_whatever_it_was_waiting_for(reason: str) -> None:
+    found = attribute(ev(state="CANCELLED", nodes=(), reason=reason))
+    assert (found.cause, found.advice) == ("user-cancel", "none")
