@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+from types import FrameType
 
 import click
 
@@ -27,9 +29,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "node": ("node", "node", "nodes: show, drain and resume with our reason"),
     "off": ("mode", "off", "stop one room, or all, for a while, at once"),
     "on": ("mode", "on", "undo `off`"),
-    "status": ("status", "status", "the cluster or a job at a glance"),
+    "status": ("status", "status", "the cluster at a glance"),
     "submit": ("submit", "submit", "sbatch with more sense"),
-    "topology": ("topology", "topology", "where the nodes sit: show, generate, diff, apply, lint"),
+    "topology": ("topology", "topology", "where the nodes sit: show, generate, diff, check"),
     "uninstall": ("install", "uninstall", "take out everything that install put in"),
     "why": ("why", "why", "what happened to a job, and why"),
 }
@@ -63,8 +65,16 @@ def fmslurm() -> None:
     """Gate, topology, auto-resume and checkpoint staging for Slurm clusters of GPU instances."""
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code; what a person must see goes to stderr, never a traceback of ours."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As an exception, so that a program we wait for, which has a session of its own, ends with us. nohup stays nohup.
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
     try:
         code = fmslurm.main(args=argv, prog_name="fmslurm", standalone_mode=False)
     except click.exceptions.Exit as exc:
