@@ -114,6 +114,12 @@ def _plan(directory: str, identity: str, options: LabOptions, version_text: str)
     words = "a network, UTS, PID and mount namespace for each node"
     if mode == "loopback":
         words = "all nodes on 127.0.0.1, a port each" + ("" if why == "asked for" else f", since {why}")
+    if mode == "loopback" and network.only_loopback():
+        # getaddrinfo with AI_ADDRCONFIG answers nothing then, and slurmctld and slurmd end: seen on 22.05 to 26.05.
+        raise LackingError(
+            "this machine has no address but loopback's, and Slurm's daemons do not start so",
+            remedy="Give it a network, e.g. `ip link add dummy0 type dummy` with any address, or let it have namespaces",
+        )
     if options.cgroup and (mode == "loopback" or not os.path.exists(f"{FREEZER}/cgroup.procs")):
         raise LackingError(
             f"--cgroup needs {'namespaces' if mode == 'loopback' else f'cgroup v1 with {FREEZER}'}",

@@ -54,6 +54,13 @@ def networks_in_use() -> list[str]:
     return found
 
 
+def only_loopback() -> bool:
+    """Say whether this machine's only addresses are those of loopback."""
+    result = command.run(["ip", "-json", "address", "show", "up"], timeout_s=_IP_S)
+    links = json.loads(result.stdout or "[]") if result.ok else []
+    return not any(link.get("addr_info") for link in links if "LOOPBACK" not in link.get("flags", ()))
+
+
 def ports_in_use() -> set[int]:
     """Return the TCP ports somebody listens on or has a connection from, in this network namespace."""
     found = set()
