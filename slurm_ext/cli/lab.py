@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from types import FrameType
 
 import click
 
 from slurm_ext.lab import faults, model
+from slurm_ext.lab.clean import undisturbed
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.floors import measure as measure_floors
 from slurm_ext.lab.model import LabOptions
@@ -33,11 +32,6 @@ _dir = click.option(
 @click.group()
 def lab() -> None:
     """A real Slurm on this machine with simulated hardware."""
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    # SIGTERM and SIGHUP clean up as Ctrl-C does.
-    raise SystemExit(128 + number)
 
 
 @lab.command()
@@ -68,12 +62,16 @@ def up(
     measure: bool,
 ) -> None:
     """Bring a lab up: slurmctld, a slurmd for each node, a munged and an S3 server of its own."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
     options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s, keep_logs)
     made = Lab.up(options, _say)
     if measure:
-        found = measure_floors(made)
+        try:
+            found = measure_floors(made)
+        except BaseException:  # Ctrl-C, too: what `up` has not finished it does not leave
+            _say("taking down what has been made so far")
+            with undisturbed():
+                made.down(keep_logs=keep_logs)
+            raise
         _say("floors of this simulated fabric (GB/s): " + ", ".join(f"{k} {v:.3g}" for k, v in sorted(found.items())))
     click.echo(f"lab: up. `. {made.dir}/env.sh` or `fmslurm lab run -- CMD` speaks to it", err=True)
 

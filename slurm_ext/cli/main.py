@@ -94,6 +94,10 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+    except SystemExit as exc:
+        if exc.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
+            click.echo(f"ended by {signal.Signals(exc.code - 128).name}", err=True)
+        raise
     except Exception as exc:  # the last line of defence: a person gets a line and a way to report it
         click.echo(
             f"fmslurm: internal error: {type(exc).__name__}: {exc}. Run with FMSLURM_TRACE=1 and report it", err=True

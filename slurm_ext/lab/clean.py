@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,22 @@ def _take(descriptor: int, directory: str, wait_s: float) -> None:
                     f"somebody is changing the lab in {directory} at this moment", remedy="Wait for them"
                 ) from exc
             time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no second Ctrl-C, SIGTERM or SIGHUP stop what cleans up after the first (in a main thread; else no signal comes)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def processes(directory: str) -> list[process.Found]:

@@ -65,7 +65,8 @@ class Lab:
                 return cls(build.up(directory, options, say), say)
             except BaseException:
                 say("taking down what has been made so far")
-                clean.down(directory, keep_logs=options.keep_logs)
+                with clean.undisturbed():
+                    clean.down(directory, keep_logs=options.keep_logs)
                 raise
 
     @property
@@ -105,7 +106,9 @@ class Lab:
 
     def run(self, argv: Sequence[str], *, node: str | None = None, timeout_s: float = 60.0) -> command.Result:
         """Run a command in the lab's environment, on a node if one is named, and return how it ended."""
-        return command.run(self.argv(argv, node), timeout_s=timeout_s, env=self.env(node))
+        # Marked: whatever it leaves when somebody ends us, `down` finds.
+        env = daemons.marked_environment(self.state, self.state.node(node) if node else None)
+        return command.run(self.argv(argv, node), timeout_s=timeout_s, env=env)
 
     def start(self, name: str, argv: Sequence[str], *, node: str | None = None) -> None:
         """Start a program that stays in the foreground as a daemon of the lab; its output goes to log/NAME.log."""

@@ -62,6 +62,7 @@ class Demo:
             "OUT": str(self.lab.path("lustre", "weights.npy")),
             "LD_LIBRARY_PATH": str(self.lab.path("lib")),
             "HOME": "/root",
+            model.MARK: self.lab.dir,  # a demo that is killed leaves nothing that `lab down` does not find
         }
         return {**self.lab.env(), **more}
 
@@ -345,6 +346,7 @@ def play(directory: str, *, keep: bool, as_json: bool) -> int:
                 f"the lab stays up: . {demo.directory}/env.sh; take it down with fmslurm lab down --dir {demo.directory}"
             )
         else:
+            show.say("taking the cluster down")
             with contextlib.suppress(FileNotFoundError):
                 clean.down(demo.directory)
     if not keep:

@@ -34,6 +34,12 @@ _DETACH = 'exec setsid --fork sh -c \'exec "$@" </dev/null >>"$LOG" 2>&1\' daemo
 
 _START_S = 20.0
 
+#: Slurm's commands (the packages' man pages, section 1), by the name the kernel has of them.
+CLIENTS = frozenset(
+    "sacct sacctmgr salloc sattach sbatch sbcast scancel scontrol sdiag sinfo "
+    "sprio squeue sreport srun sshare sstat strigger sview".split()
+)
+
 
 class Found(NamedTuple):
     """One running process."""
@@ -108,8 +114,9 @@ def marked(directory: str, pid_files: Iterable[Path] = ()) -> list[Found]:
     """Return the lab's processes: those with its mark, those that Slurm or a pid file names, and all below them.
 
     A job's process has the lab's SLURM_CONF and a job id; a daemon that somebody else started in the lab has the lab's
-    SLURM_CONF or FMSLURM_CONFIG and a pid file. A person's shell with the lab's environment has neither and is let be,
-    as are our own process and its ancestors.
+    SLURM_CONF or FMSLURM_CONFIG and a pid file. One of Slurm's own commands with the lab's SLURM_CONF has nothing else to
+    speak to, and outlives whoever started it in a session of its own. A person's shell with the lab's environment is none
+    of these and is let be, as are our own process and its ancestors.
     """
     mark = f"{MARK}={directory}".encode()
     of_lab = {
@@ -119,8 +126,9 @@ def marked(directory: str, pid_files: Iterable[Path] = ()) -> list[Found]:
     named = {_number(path) for path in pid_files}
 
     def is_ours(pid: int, entries: set[bytes]) -> bool:
-        started_in_lab = pid in named or any(entry.startswith(b"SLURM_JOB_ID=") for entry in entries)
-        return mark in entries or (bool(of_lab & entries) and started_in_lab)
+        if mark in entries or not of_lab & entries:
+            return mark in entries
+        return pid in named or any(entry.startswith(b"SLURM_JOB_ID=") for entry in entries) or _name(pid) in CLIENTS
 
     return trees(is_ours)
 
@@ -159,6 +167,11 @@ def _stat(pid: int) -> Found | None:
     if fields[0] in "ZX":
         return None
     return Found(Pid(pid, int(fields[19])), name, int(fields[1]))
+
+
+def _name(pid: int) -> str:
+    found = _stat(pid)
+    return found.name if found else ""
 
 
 def _number(path: Path) -> int:

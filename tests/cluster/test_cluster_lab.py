@@ -372,6 +372,28 @@ def test_ctrl_c_in_mid_up_cleans_up_at_once(new_lab: type[Lab], short_dir: Path)
     assert_gone(directory, "")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_is_stopped_while_floors_are_measured_leaves_nothing(
+    new_lab: type[Lab], short_dir: Path, number: signal.Signals, code: int
+) -> None:
+    directory = str(short_dir / "lab")
+    up = [*CLI, "lab", "up", "--dir", directory, "-n", "2", "--s3", "off"]
+    starting = subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(p.name == "srun" for p in clean.processes(directory)), 60.0)
+    starting.send_signal(number)
+    starting.send_signal(number)  # who is impatient
+    assert starting.wait(60) == code
+    assert not [p for p in process.everything() if b"SLURM_CONF=%b/" % directory.encode() in environment_of(p)]
+    assert_gone(directory, "")
+
+
+def environment_of(found: process.Found) -> bytes:
+    try:
+        return Path(f"/proc/{found.pid.pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_down_refuses_a_folder_that_is_no_lab(new_lab: type[Lab], short_dir: Path) -> None:
     (short_dir / "precious").write_text("keep me")
     refused = command.run([*CLI, "lab", "down", "--dir", str(short_dir)], timeout_s=30.0, env=os.environ)
