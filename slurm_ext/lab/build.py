@@ -160,7 +160,7 @@ def _plan(directory: str, identity: str, options: LabOptions, version_text: str)
 
 
 def _build_network(state: State) -> State:
-    files.write_atomic(f"{state.dir}/etc/hosts", conf.hosts_file(state).encode())
+    files.write_atomic(f"{state.dir}/etc/hosts", conf.hosts_file(state, socket.gethostname()).encode())
     if state.cgroup:
         journal.intend(state.dir, "cgroup", path=control_group(state))
     for node in (state.head, *state.nodes):
@@ -223,7 +223,7 @@ def _write_configuration(state: State, row: InstanceType, version: tuple[int, in
         "etc/slurm/topology.conf": conf.topology_conf(state, ready=ready),
         "etc/slurm/cgroup.conf": conf.cgroup_conf(cgroup=state.cgroup, version=version),
         "etc/slurm/fmslurm.conf": "# Empty until `fmslurm install` names its hooks here.\n",
-        "etc/hosts": conf.hosts_file(state),
+        "etc/hosts": conf.hosts_file(state, socket.gethostname()),
         "ec2.json": conf.ec2_answer(state, 4 if row.name.startswith(_FOUR_LAYERS) else 3),
         "nodes.csv": conf.nodes_csv(state.nodes),
         "share/addresses": "".join(f"{node.name} {node.address}\n" for node in state.nodes),

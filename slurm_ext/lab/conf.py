@@ -147,10 +147,18 @@ def nodes_csv(nodes: Sequence[LabNode]) -> str:
     return "node,instance_id,address\n" + "".join(f"{n.name},{n.instance_id},{n.address}\n" for n in nodes)
 
 
-def hosts_file(state: State) -> str:
-    """Return /etc/hosts as the nodes see it."""
+def hosts_file(state: State, machine: str) -> str:
+    """Return /etc/hosts as the nodes see it. `machine` is this machine's own host name.
+
+    slurmctld looks up the name of the machine where an srun was started, and before each answer to one it does not find
+    tries for ten seconds.
+    """
     lines = ["127.0.0.1 localhost", f"{state.head.address} {state.head.name}"]
     lines += [f"{node.address} {node.name}" for node in state.nodes]
+    taken = {"", "localhost", state.head.name, *(node.name for node in state.nodes)}
+    if state.host_address and machine not in taken:
+        short = machine.partition(".")[0]
+        lines.append(f"{state.host_address} {machine}" + (f" {short}" if short not in {machine, *taken} else ""))
     return "\n".join(lines) + "\n"
 
 

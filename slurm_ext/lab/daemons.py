@@ -105,7 +105,7 @@ def start_slurmd(state: State, node: LabNode) -> None:
 def find(state: State, node: LabNode, name: str) -> list[Pid]:
     """Return the daemon's processes on a node: name is slurmd, slurmctld, munged or weed."""
     if node.holder is not None:
-        return [p.pid for p in process.inside(node.holder) if p.name == name]
+        return [p.pid for p in process.inside(node.holder) if p.name in _names(name)]
     if name == "weed":
         return [p.pid for p in process.marked(state.dir) if p.name == name]
     files = {"slurmd": f"slurmd.{node.name}.pid", "slurmctld": "slurmctld.pid", "munged": "munged.pid"}
@@ -113,7 +113,7 @@ def find(state: State, node: LabNode, name: str) -> list[Pid]:
         pid = process.identify(int((Path(state.dir) / "run" / files[name]).read_text()))
     except (FileNotFoundError, ValueError):
         return []
-    return [pid] if pid and _name(pid) == name else []
+    return [pid] if pid and _name(pid) in _names(name) else []
 
 
 def stop(state: State, node: LabNode, name: str, *, timeout_s: float = 10.0) -> None:
@@ -179,6 +179,12 @@ def last_lines(state: State, name: str, count: int = 2) -> str:
     except OSError:
         return ""
     return " / ".join(lines[-count:])[:600]
+
+
+def _names(name: str) -> tuple[str, str]:
+    """Return what the kernel calls a daemon: since Slurm 23.11 `scontrol reconfigure` starts it anew by its real path,
+    which on Debian ends in -wlm."""
+    return name, f"{name}-wlm"
 
 
 def _name(pid: Pid) -> str:

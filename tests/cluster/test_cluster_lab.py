@@ -139,6 +139,17 @@ def test_munge_is_the_lab_s_own(lab: Lab) -> None:
     assert lab.path("etc/munge.key").stat().st_mode & 0o077 == 0
 
 
+def test_a_restart_after_scontrol_reconfigure_ends_the_slurmctld_that_is_there(lab: Lab) -> None:
+    # Since 23.11 a reconfigure replaces the daemons by new processes, which the kernel knows by another name.
+    assert lab.run(["scontrol", "reconfigure"]).ok
+    lab.restart()
+    [before] = daemons.find(lab.state, lab.state.head, "slurmctld")
+    lab.restart()
+    [after] = daemons.find(lab.state, lab.state.head, "slurmctld")
+    assert before != after
+    assert "Address already in use" not in lab.path("log/slurmctld.log").read_text()
+
+
 def test_jobs_live_on_over_a_restart_of_every_daemon(lab: Lab) -> None:
     flag = lab.path("lustre/go-on")
     begun = lab.path("lustre/begun")

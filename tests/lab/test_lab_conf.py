@@ -133,3 +133,21 @@ def test_another_lab_json_is_refused(text: str) -> None:
 def test_an_unknown_node_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"no node 'n9'.*n0, n1"):
         a_state(2).node("n9")
+
+
+@pytest.mark.parametrize(
+    ("machine", "line"),
+    [
+        ("workbench", "198.18.4.2 workbench"),
+        ("workbench.example.org", "198.18.4.2 workbench.example.org workbench"),
+        ("n3.example.org", "198.18.4.2 n3.example.org"),  # the short name is a node's
+        ("n3", ""),
+        ("localhost", ""),
+    ],
+)
+def test_nodes_know_the_machine_that_their_lab_runs_on(machine: str, line: str) -> None:
+    state = replace(a_state(), host_address="198.18.4.2")
+    lines = conf.hosts_file(state, machine).splitlines()
+    assert [each for each in lines if each.startswith("198.18.4.2 ")] == ([line] if line else [])
+    names = [name for each in lines for name in each.split()[1:]]
+    assert len(names) == len(set(names)), "a name with two addresses is reached at either"
