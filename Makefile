@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fmslurm-setup
 
-.PHONY: help setup demo test test-unit test-matrix soak check lint types arrows bench clean
+.PHONY: help setup demo test test-unit test-matrix soak check lint types arrows bench man clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,8 +38,8 @@ soak: setup ## what takes hours: a million histories, long kills, fuzzing
 check: lint types arrows ## lint, types and import arrows
 
 lint: setup
-	$(BIN)/ruff check slurm_ext tests bench examples
-	$(BIN)/ruff format --check slurm_ext tests bench examples
+	$(BIN)/ruff check slurm_ext tests bench examples docs
+	$(BIN)/ruff format --check slurm_ext tests bench examples docs
 	$(BIN)/shellcheck -s sh bin/fmslurm prolog/* epilog/* .ci/*
 
 types: setup
@@ -50,6 +50,9 @@ arrows: setup
 
 bench: setup ## every benchmark, short form; `bench/NAME --full` runs all versions and repeats
 	@for bench in bench/*; do test -x "$$bench" && test -f "$$bench" || continue; "$$bench" || exit 1; done
+
+man: setup ## man pages of all commands, made from their own help, in build/man
+	$(BIN)/python docs/man.py build/man
 
 clean: ## remove what setup and tests made inside this folder
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
