@@ -354,8 +354,12 @@ def play(directory: str, *, keep: bool, as_json: bool) -> int:
         show.promise("the cluster is taken down without a trace", not left, ", ".join(left))
     good = show.summary(model.SIMULATED)
     if as_json:
-        rows = [promise._asdict() for promise in show.promises]
-        sys.stdout.write(
-            json.dumps({"schema": 1, "kept": good, "seconds": round(show.elapsed(), 1), "promises": rows}) + "\n"
-        )
+        told = {
+            "schema": 1,
+            "kept": good,
+            "seconds": round(show.elapsed(), 1),
+            "promises": [promise._asdict() for promise in show.promises],
+            "moments": [{"at_s": round(moment.at_s, 1), "text": moment.text} for moment in show.moments],
+        }
+        sys.stdout.write(json.dumps(told) + "\n")
     return 0 if good else 1
