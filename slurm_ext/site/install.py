@@ -93,7 +93,7 @@ def push(settings: Settings) -> int:
 
 def uses(slurm: Slurm, hooks: str) -> bool:
     """Say whether the running controller has our prolog folder as Prolog."""
-    return any(hooks in value for key, value in slurm.config().items() if key.split("[")[0] == "Prolog" and value)
+    return hooks in slurm.config().get("Prolog", "")
 
 
 def _hooks(plan: Plan) -> str:

@@ -61,7 +61,7 @@ class CliBackend:
         return self.config().get("ClusterName", "")
 
     def config(self) -> Mapping[str, str]:
-        """Return slurm.conf as the controller holds it, keys as printed, `(null)` as empty text."""
+        """Return slurm.conf as the controller holds it, keys as in slurm.conf, `(null)` as empty text."""
         return parse.config(self._said("scontrol", "show", "config"))
 
     def ping(self) -> bool:

@@ -306,12 +306,21 @@ def node_reason(line: str) -> tuple[str, str, int]:
 
 
 def config(text: str) -> dict[str, str]:
-    """Return key -> value of `scontrol show config`; the first of equal keys wins, `(null)` is empty."""
+    """Return key -> value of `scontrol show config`; the first of equal keys wins, `(null)` is empty.
+
+    Keys that may stand several times in slurm.conf are printed as `Prolog[0]`, `Prolog[1]` by 24.05 and later: such are
+    one key here, its values joined by commas.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
-        if equals and (name := key.strip()) and " " not in name:
-            found.setdefault(name, "" if value.strip() == "(null)" else value.strip())
+        if not equals or not (name := key.strip()) or " " in name:
+            continue
+        value = "" if value.strip() == "(null)" else value.strip()
+        if numbered := re.fullmatch(r"(\w+)\[\d+\]", name):
+            found[numbered[1]] = ",".join(filter(None, (found.get(numbered[1], ""), value)))
+        else:
+            found.setdefault(name, value)
     return found
 
 

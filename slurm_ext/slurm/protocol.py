@@ -24,7 +24,7 @@ class Slurm(Protocol):
         """Return ClusterName of the running controller."""
 
     def config(self) -> Mapping[str, str]:
-        """Return slurm.conf as the controller holds it (`scontrol show config`), keys as printed."""
+        """Return slurm.conf as the controller holds it (`scontrol show config`), keys as in slurm.conf; several values are one."""
 
     def ping(self) -> bool:
         """Say whether the primary controller answers."""

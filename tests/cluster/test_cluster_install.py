@@ -13,6 +13,7 @@ import pytest
 from slurm_ext.command import Result
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
+from slurm_ext.slurm import parse
 
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 
@@ -46,7 +47,7 @@ def tree(lab: Lab) -> dict[str, tuple[int, str]]:
 
 def prolog(lab: Lab) -> str:
     config = lab.run(["scontrol", "show", "config"], timeout_s=20).stdout
-    return next(line.split("=", 1)[1].strip() for line in config.splitlines() if line.split("=")[0].strip() == "Prolog")
+    return parse.config(config)["Prolog"] or "(null)"
 
 
 def daemons(lab: Lab) -> set[int]:
@@ -77,6 +78,8 @@ def test_in_and_out_again_leaves_the_cluster_as_it_was(small: Lab) -> None:
     assert done["generation"] == 1
     assert {change["path"] for change in done["changes"]} == {change["path"] for change in dry["changes"]}
     assert prolog(small) == f"{small.dir}/etc/hooks/prolog.d/*"
+    seen = fmslurm(small, "doctor").stdout.split()
+    assert [seen[seen.index(check) - 1] for check in ("hooks.prolog", "hooks.epilog")] == ["ok", "ok"]
 
     there, running = tree(small), daemons(small)
     again = json.loads(fmslurm(small, "install", "--json").stdout)

@@ -238,6 +238,11 @@ def test_config() -> None:
     assert parse.config(text) == {"ClusterName": "lab", "Epilog": ""}
 
 
+def test_config_numbers_what_may_stand_several_times() -> None:
+    numbered = "Prolog[0] = /etc/one\nProlog[1] = /etc/two.d/*\nEpilog[0] = (null)\nSlurmctldHost[0] = head\n"
+    assert parse.config(numbered) == {"Prolog": "/etc/one,/etc/two.d/*", "Epilog": "", "SlurmctldHost": "head"}
+
+
 @pytest.mark.parametrize(
     ("text", "release"),
     [("slurm 22.05.8", (22, 5)), ("slurm-wlm 24.11.5\n", (24, 11)), ("slurm 26.05.0-0rc1", (26, 5)), ("none", None)],
