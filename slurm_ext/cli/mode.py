@@ -100,7 +100,7 @@ def set_mode(room: str, rung: str, dry_run: bool, reason: str, as_json: bool) ->
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def off(room: str, span: str, reason: str, dry_run: bool, as_json: bool) -> None:
     """Stop ROOM (default: all) for a while, on every node, with nothing restarted: each hook and daemon looks at its next run."""
-    settings = locate().settings
+    settings = _settings()
     seconds = span_s(span)
     switch = Off(room, round(time.time() + seconds, 3), reason, caller())
     _throw(settings, switch, dry_run=dry_run)
@@ -117,7 +117,7 @@ def off(room: str, span: str, reason: str, dry_run: bool, as_json: bool) -> None
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def on(room: str, dry_run: bool, as_json: bool) -> None:
     """Undo `off` for ROOM; without ROOM for every room."""
-    settings = locate().settings
+    settings = _settings()
     share = settings.site.share
     known = shared.switches(share)
     if known is None:
@@ -136,6 +136,19 @@ def on(room: str, dry_run: bool, as_json: bool) -> None:
     click.echo(f"{'would clear' if dry_run else 'cleared'}: {', '.join(mine)}" if mine else f"{room} was not off")
     if others:
         click.echo("every room is off, this one too: `fmslurm on` undoes that", err=True)
+
+
+def _settings() -> Settings:
+    """Return the site's settings; a mistake elsewhere in fmslurm.yaml must not be in the way of the switch."""
+    try:
+        return locate().settings
+    except yaml_file.InvalidSettingsError:
+        path = config_path()
+        parsed = yaml_file.parse(yaml_file.read_bytes(path))
+        if not parsed.settings.site.share or any(problem.key.startswith("site") for problem in parsed.problems):
+            raise
+        click.echo(f"{path} has mistakes, see `fmslurm config check`; the switch works all the same", err=True)
+        return parsed.settings
 
 
 def _throw(settings: Settings, switch: Off, *, dry_run: bool) -> None:

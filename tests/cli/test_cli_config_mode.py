@@ -208,3 +208,14 @@ def test_events_are_shown_filtered_and_as_lines(site: Site) -> None:
     assert site.run("events", "-j", "8", "--noheader")[1].strip() == ""
     assert site.run("events", "--since", "yesterday")[0] == 2
     assert site.run("events", "-w", "n[")[0] == 2
+
+
+def test_the_switch_works_though_the_file_has_a_mistake_elsewhere(site: Site) -> None:
+    site.path.write_text(site.text + "resume:\n  pol_s: 1\n")
+    code, out, err = site.run("off", "--for", "1h", "--reason", "somebody pushed something")
+    assert (code, "is off until" in out, "config check" in err) == (0, True, True)
+    assert [switch.room for switch in shared.switches(str(site.share)) or ()] == ["all"]
+    assert site.run("on")[0] == 0
+    assert shared.switches(str(site.share)) == ()
+    site.path.write_text(site.text.replace("share:", "shar:"))
+    assert site.run("off", "--reason", "no share to be found")[0] == 3
