@@ -12,6 +12,10 @@ from slurm_ext.verdict import is_ours
 #: Releases that the test suite runs on or whose behaviour was read; outside of it we say so instead of guessing.
 SUPPORTED = ((22, 5), (26, 5))
 
+#: What a prolog may take besides gate and burn-in (seconds) before it gives itself up: hooks.prolog.REST_S and
+#: hooks.supervise.MARGIN_S.
+HOOK_REST_S = 30.0
+
 
 def examine(facts: Facts) -> list[Result]:
     """Return one result for each rule, in a fixed order."""
@@ -91,12 +95,13 @@ def _requeue_settings(facts: Facts) -> Iterator[Result]:
         )
     timeout = facts.slurm_config.get("PrologTimeout", "") or facts.slurm_config.get("PrologEpilogTimeout", "")
     digits = timeout.split()[0] if timeout else ""
-    needed = facts.settings.gate.deadline_s + facts.settings.burnin.deadline_s
+    burnin_s = facts.settings.burnin.deadline_s if facts.settings.mode.burnin != "off" else 0.0
+    needed = HOOK_REST_S + facts.settings.gate.deadline_s + burnin_s
     if digits.isdigit() and 0 < int(digits) < needed:
         yield Result(
             "slurm.prolog-timeout",
             FAIL,
-            f"slurmd kills a prolog after {digits} s, the gate may take {needed:.0f} s: healthy nodes would drain",
+            f"slurmd kills a prolog after {digits} s, ours may take {needed:.0f} s: healthy nodes would drain",
             "Raise PrologTimeout (PrologEpilogTimeout before 25.05), or lower gate.deadline_s and burnin.deadline_s",
         )
 

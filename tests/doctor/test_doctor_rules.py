@@ -7,6 +7,8 @@ import pytest
 from slurm_ext.config.model import Burnin, Mode, Settings, Site
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts
 from slurm_ext.doctor.rules import examine
+from slurm_ext.hooks.prolog import REST_S
+from slurm_ext.hooks.supervise import MARGIN_S
 from slurm_ext.slurm.model import Node, Version
 
 SETTINGS = Settings(site=Site(share="/share"), mode=Mode(burnin="enforce"), source_hash="abc")
@@ -69,9 +71,10 @@ def test_one_thing_wrong_is_one_result(change: dict[str, object], check: str, st
 
 
 def test_a_prolog_timeout_beyond_the_gate_is_no_finding() -> None:
-    needed = SETTINGS.gate.deadline_s + Burnin().deadline_s
-    facts = GOOD._replace(slurm_config={**(GOOD.slurm_config or {}), "PrologEpilogTimeout": str(int(needed) + 1)})
-    assert "slurm.prolog-timeout" not in states(facts)
+    needed = REST_S + MARGIN_S + SETTINGS.gate.deadline_s + Burnin().deadline_s
+    for seconds, found in ((needed, False), (needed - 1, True)):
+        facts = GOOD._replace(slurm_config={**(GOOD.slurm_config or {}), "PrologEpilogTimeout": str(int(seconds))})
+        assert ("slurm.prolog-timeout" in states(facts)) is found
 
 
 def test_everything_that_is_wrong_has_a_remedy() -> None:
