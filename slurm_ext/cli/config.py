@@ -127,7 +127,7 @@ def push_settings(settings: Settings, path: str) -> Settings:
     _needs_share(settings, path)
     log = trail_path(settings)
     told = events.Event(
-        "config.push", room="config", reason=f"{path} is handed to the nodes", config=settings.source_hash
+        "config.push", room="config", reason=f"{path} is handed to the nodes", config=settings.source_hash[:12]
     )
     try:
         events.append(log, told._replace(phase="intent"), durable=True)

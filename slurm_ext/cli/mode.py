@@ -82,7 +82,7 @@ def set_mode(room: str, rung: str, dry_run: bool, reason: str, as_json: bool) ->
             raise LackingError(f"{path} cannot be changed: {exc.strerror}", remedy="Run it as root") from exc
         after = yaml_file.load(path)
         generation = push_settings(after, path).generation
-        events.append(trail_path(after), told._replace(phase="done", config=after.source_hash))
+        events.append(trail_path(after), told._replace(phase="done", config=after.source_hash[:12]))
     else:
         set_value(text, "mode", room, rung)
     if as_json:

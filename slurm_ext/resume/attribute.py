@@ -169,6 +169,7 @@ RULES: tuple[Callable[[Facts], Cause | None], ...] = (
     rules_slurm.cancelled,
     rules_slurm.preempted,
     rules_slurm.no_machine,
+    rules_node.convicted_together,
     rules_slurm.node_lost,
     rules_node.kernel_hardware,
     rules_node.our_finding,

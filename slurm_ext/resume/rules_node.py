@@ -106,6 +106,13 @@ def node_service(facts: Facts) -> Cause | None:
     return None
 
 
+def convicted_together(facts: Facts) -> Cause | None:
+    """The burn-in of this very run convicted a node: it never started, so what else befell its nodes is not its cause."""
+    if any(event.source == "fmslurm" and event.type.startswith("burnin.") for _, event in facts.events):
+        return our_finding(facts)
+    return None
+
+
 def our_finding(facts: Facts) -> Cause | None:
     """Our own hooks found something on a node of the job that asks for a drain."""
     ours = [(node, event) for node, event in facts.events if event.source == "fmslurm" and node in facts.slurm.nodes]

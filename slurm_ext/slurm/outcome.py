@@ -68,5 +68,5 @@ def event_for(name: str, settings: Settings, context: Context) -> Event:
         attempt=context.attempt,
         instance_id=context.instance_id,
         boot_id=context.boot_id,
-        config=settings.source_hash,
+        config=settings.source_hash[:12],
     )

@@ -107,7 +107,7 @@ class Journal:
             "node": self.node,
             "pid": os.getpid(),
             "mode": settings.mode.staging,
-            "config": settings.source_hash,
+            "config": settings.source_hash[:12],
             "down": self.down,
             "shards": listed,
         }
@@ -143,7 +143,7 @@ class Journal:
             reason=reason or action.reason,
             phase=phase,
             dry_run=dry_run,
-            config=settings.source_hash,
+            config=settings.source_hash[:12],
             data={
                 "tier": action.kind,
                 "run": shard.run,

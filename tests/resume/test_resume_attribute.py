@@ -32,6 +32,20 @@ def ev(log="", state="FAILED", nodes=NODES, rpn=8, kernel=None, events=None, **f
 CASES = [
     pytest.param(
         ev(
+            state="NODE_FAIL",
+            events={
+                "n3": [("2026-11-29T10:00:05", "fmslurm", "burnin.slow", "node:n3 fails with n1, n2, n4")],
+                "n1": [("2026-11-29T10:00:02", "slurmctld", "node_state", "Not responding")],
+            },
+            failed_node="n1",
+        ),
+        "infra-fabric",
+        "requeue-exclude",
+        ("n3",),
+        id="convicted-by-the-burn-in-beside-a-restarted-slurmd",
+    ),
+    pytest.param(
+        ev(
             STEPS.replace("step", "stp")
             + "[rank9]: FileNotFoundError: [Errno 2] No such file or directory: '/fsx/data/train.bin'\n"
             "[rank12]: FileNotFoundError: [Errno 2] No such file or directory: '/fsx/data/train.bin'\n" + GONE
