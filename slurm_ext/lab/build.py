@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import stat
@@ -95,10 +96,23 @@ def save(state: State) -> None:
 def write_site(state: State) -> None:
     """Write the lab's fmslurm.yaml."""
     slurm_bin = os.path.dirname(shutil.which("scontrol", path=CLEAN_PATH) or "")
-    settings = conf.site_settings(state, python=sys.executable, slurm_bin=slurm_bin)
+    settings = conf.site_settings(state, python=_python(state), slurm_bin=slurm_bin)
     text = "# The lab's own settings, written by `fmslurm lab up`: here every room enforces.\n"
     text += yaml.safe_dump(settings, sort_keys=False)
     files.write_atomic(f"{state.dir}/etc/fmslurm/fmslurm.yaml", text.encode())
+
+
+def _python(state: State) -> str:
+    """Return this interpreter under a path that sh, slurm.conf and systemd take as it is: `install` refuses others.
+
+    A checkout may be anywhere, in a folder with a space in its name, too: then it is reached by a link in the lab.
+    """
+    if re.fullmatch(r"[A-Za-z0-9/._+@:-]+", sys.executable):
+        return sys.executable
+    link = Path(state.dir, "python")
+    if not link.is_symlink():
+        link.symlink_to(Path(sys.executable).parents[1])
+    return str(link / "bin" / Path(sys.executable).name)
 
 
 def slurm_hostname() -> str:

@@ -194,7 +194,9 @@ class Demo:
         found = self.fmslurm("doctor", check=False)
         for line in found.stdout.splitlines():
             self.show.say("  " + line)
-        self.show.promise("fmslurm doctor is green", found.ok, found.words() if not found.ok else "")
+        failed = [" ".join(line.split()) for line in found.stdout.splitlines() if line.startswith("fail")]
+        seen = "" if found.ok else "; ".join(failed) or found.words()
+        self.show.promise("fmslurm doctor is green", found.ok, seen)
 
     def start_reference(self) -> subprocess.Popen[bytes]:
         """Start the uninterrupted run, outside of Slurm, whose weights the job's must equal bit for bit."""

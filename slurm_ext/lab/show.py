@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -31,8 +32,9 @@ class Show:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.out = out if out is not None else sys.stdout
-        self.terminal = self.out.isatty()
-        self.width = min(shutil.get_terminal_size((80, 24)).columns, 100) if self.terminal else 100
+        # A dumb terminal (an editor's, a serial log) neither erases a line nor knows colours.
+        self.terminal = self.out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self.width = min(shutil.get_terminal_size((80, 24)).columns, 100) if self.out.isatty() else 100
         self.started = time.monotonic()
         self.moments: list[Moment] = []
         self.promises: list[Promise] = []
@@ -46,16 +48,16 @@ class Show:
         """Print a heading."""
         self._clear()
         self._write("")
-        self._write(self._paint(text, "head"))
+        for line in self._wrap(text):
+            self._write(self._paint(line, "head"))
 
     def say(self, text: str, kind: str = "") -> None:
         """Print what happens now, with the time since the start, wrapped to the width."""
         self._clear()
         stamp = f"{self.elapsed():6.1f}s  "
-        lines = textwrap.wrap(text, max(self.width - len(stamp), 20), break_long_words=False) or [""]
-        for number, line in enumerate(lines):
+        for number, line in enumerate(self._wrap(text, " " * len(stamp))):
             head = self._paint(stamp, "dim") if number == 0 else " " * len(stamp)
-            self._write(head + self._paint(line, kind))
+            self._write(head + self._paint(line[len(stamp) :], kind))
 
     def moment(self, text: str) -> None:
         """Print what happens now and keep it for the time line."""
@@ -83,15 +85,26 @@ class Show:
         """Print the time line and one screen that sums up; return True where every promise was kept."""
         self.title("Time line")
         for moment in self.moments:
-            self._write(f"{moment.at_s:6.1f}s  {moment.text}"[: self.width])
+            for line in self._wrap(moment.text, f"{moment.at_s:6.1f}s  "):
+                self._write(line)
         broken = [promise for promise in self.promises if not promise.kept]
         self.title(f"Summary: {len(self.promises) - len(broken)} of {len(self.promises)} promises kept")
         for promise in self.promises:
             mark = self._paint("kept  ", "good") if promise.kept else self._paint("BROKEN", "bad")
             self._write(f"{mark}  {promise.text}"[: self.width + (len(mark) - 6)])
         self._write("")
-        self._write(closing)
+        for line in self._wrap(closing):
+            self._write(line)
         return bool(self.promises) and not broken
+
+    def _wrap(self, text: str, head: str = "") -> list[str]:
+        """Return the text after `head`, in lines no wider than the output; a word that is, a path perhaps, is cut."""
+        width = max(self.width, len(head) + 20)
+        # Not broken at hyphens: names of files and options are there to be copied.
+        wrapped = textwrap.wrap(
+            text, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+        )
+        return wrapped or [head]
 
     def _paint(self, text: str, kind: str) -> str:
         return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if self.terminal and kind else text
