@@ -21,6 +21,12 @@ from slurm_ext.verdict import Finding
 #: A hook waits this long (seconds) for one answer of Slurm: the job stands meanwhile.
 SLURM_S = 5.0
 
+#: States that no prolog may bring a job back from. COMPLETING is all that 22.05 shows of a job which was cancelled while a
+#: prolog of it runs; a requeue would have counted its restart already.
+ENDED = ("CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "TIMEOUT")
+
+OVER = "not brought back, since it is"
+
 
 class Done(NamedTuple):
     """What became of an act, and in words why. `suppressed`: breaker or ledger said no."""
@@ -71,7 +77,10 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
     """Send the job back to the queue: held where a controller will release it, else requeued plainly, within a limit.
 
     `policy` (pass or hold) holds when that limit is used up. Not done, and not suppressed, means that the job may run.
+    A job that was cancelled meanwhile counts as stopped and is not brought back.
     """
+    if over := ended(settings, job):
+        return Done(True, f"{OVER} {over}")
     try:
         slurm = connect(settings, timeout_s=SLURM_S)
         context = _context(settings, job, room)
@@ -90,8 +99,20 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
     return Done(outcome.done, outcome.reason)
 
 
+def ended(settings: Settings, job: HookJob) -> str:
+    """Return how the job has ended meanwhile, in Slurm's word; empty where it is still to run, or where Slurm does not say."""
+    try:
+        jobs = connect(settings, timeout_s=SLURM_S).jobs([job.job_id])
+    except FmslurmError:
+        return ""
+    found = next((one for one in jobs if one.job_id == job.job_id), None)
+    return found.state if found is not None and found.restarts == job.restarts and found.state in ENDED else ""
+
+
 def requeue(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str) -> Done:
     """Send the job back plainly: its convicted node is out of use, and Slurm's own requeue may not come."""
+    if over := ended(settings, job):
+        return Done(True, f"{OVER} {over}")
     try:
         slurm = connect(settings, timeout_s=SLURM_S)
         context = _context(settings, job, room)

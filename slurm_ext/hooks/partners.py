@@ -12,6 +12,7 @@ from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcom
 from slurm_ext.config.model import Settings
 from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.verdict import UNKNOWN
 
 #: How often (seconds) a waiting hook looks whether the attempt has ended elsewhere.
 LOOK_EVERY_S = 0.5
@@ -43,7 +44,11 @@ def burnin(job: HookJob, settings: Settings, *, share: str, instance_type: str) 
                 continue
             if ended := marks.stopped(share, job):
                 return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
-        return _parse(bytes(answer), time.monotonic() - started), ""
+        outcome = _parse(bytes(answer), time.monotonic() - started)
+        # A partner that saw the mark first has gone, and that looks like a loss: nothing is made of a job that is over.
+        if outcome.verdict.verdict == UNKNOWN and (ended := marks.stopped(share, job)):
+            return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
+        return outcome, ""
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)

@@ -210,7 +210,7 @@ def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -
     if not done.done:
         return PASS, True, f"passed, since it was not stopped: {done.reason}"
     marks.tell_partners(share, job, plan.reason)
-    return PASS, False, "job sent back"
+    return PASS, False, f"job {done.reason}" if done.reason.startswith(act.OVER) else "job sent back"
 
 
 def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
@@ -226,6 +226,9 @@ def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) 
         act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
     done = act.drain(settings, job, job.node, plan.finding, room=room)
     if done.done:
+        # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
+        if over := act.ended(settings, job):
+            return PASS, False, f"drained; the job is {act.OVER} {over}"
         return FAIL, False, "drained"
     if not done.suppressed:
         return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"

@@ -14,6 +14,7 @@ from slurm_ext.errors import FmslurmError
 from slurm_ext.resume import logs, observe, policy, stopped
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
+from slurm_ext.resume.gates import Gates
 from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal, hold_expires, holds
 from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
 from slurm_ext.slurm.model import Job, Node
@@ -67,6 +68,7 @@ class Controller:
         self.acts = Acts(slurm, settings, journal, self.events_path, crash)
         self.jobs: dict[str, Job] = {}
         self.seen_at = 0.0
+        self.gates = Gates()
 
     def use(self, settings: Settings) -> None:
         """Go on with other settings: what was pushed or switched since the last tick."""
@@ -87,6 +89,8 @@ class Controller:
         jobs = self.slurm.jobs()
         self.jobs = {job.job_id: job for job in jobs}
         self.seen_at = now
+        if self.settings.mode.burnin != "off":
+            self.gates.tell(jobs, self.settings, self.cluster, now)
         if self.mode(tick, next(iter(self.settings.mode.partitions), "")) == "off":
             return
         for job in jobs:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
+from slurm_ext.resume.gates import BY
 from slurm_ext.slurm.act import Context, exclude_nodes, release_job
 from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.protocol import Slurm
@@ -38,7 +39,7 @@ def find(settings: Settings, cluster: str, job: Job) -> Stop | None:
     reason = ""
     for restarts in range(job.restarts - 1, -1, -1):
         found = _read(share, cluster, job.job_id, restarts, STOPPED_FILE)
-        if not found:
+        if not found or found.get("by") == BY:  # the controller only told the hooks what Slurm did not
             break
         times += 1
         reason = reason or str(found.get("reason", ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import sys
 import tempfile
@@ -185,6 +187,28 @@ def test_hostile_text_reaches_nothing(site: Lab) -> None:
     finish(site, job)
     assert not marker.exists()
     assert reasons(site) == {}
+
+
+def hooks_running(lab: Lab) -> list[str]:
+    found = []
+    for entry in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ends while we look
+            found.append(Path(entry).read_text(errors="replace"))
+    return [text for text in found if "fmslurm-hook\0" in text and lab.dir in text]
+
+
+def test_who_cancels_in_the_gate_waits_for_nobody_and_gets_no_job_back(site: Lab) -> None:
+    bad = site.nodes[3]
+    site.fault(bad, "nccl-hang", where="init")
+    job, out = submit(site, "echo ran\n", "-N4")
+    until(lambda: hooks_running(site), "the gate has begun")
+    time.sleep(2)  # into the burn-in, where nothing would happen for half a minute
+    site.run(["scancel", job])
+    until(lambda: not site.run(["squeue", "-h", "-j", job]).stdout.strip(), "the job has gone", timeout_s=15)
+    assert not hooks_running(site)
+    assert state(site, job) == "CANCELLED"
+    assert reasons(site) == {}
+    assert not Path(out).exists()
 
 
 def test_salloc_and_srun_are_gated_and_run(site: Lab) -> None:

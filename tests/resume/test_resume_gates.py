@@ -1,0 +1,62 @@
+"""Hooks of a job that is over in its gate are told so, once, and nobody takes that for a job sent back by a hook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_ext import shared
+from slurm_ext.config.model import Settings, Site
+from slurm_ext.resume import stopped
+from slurm_ext.resume.gates import Gates, over
+from slurm_ext.slurm.model import Job
+
+NOW = 1_000_000.0
+CANCELLED = Job("7", state="CANCELLED", flags=("COMPLETING",), start_time=int(NOW) - 20, restarts=2)
+
+
+@pytest.mark.parametrize(
+    ("job", "in_gate", "restarts"),
+    [
+        (CANCELLED, None, 2),
+        (CANCELLED._replace(flags=()), 2, None),  # its hooks have ended
+        (CANCELLED._replace(start_time=int(NOW) - 3600), None, None),
+        (CANCELLED._replace(start_time=int(NOW) - 3600), 2, 2),
+        (CANCELLED._replace(state="COMPLETING", restarts=3), 2, 2),
+        (CANCELLED._replace(state="COMPLETING", reason="Prolog"), None, 2),
+        (CANCELLED._replace(state="COMPLETING"), None, None),
+        (CANCELLED._replace(state="COMPLETED"), None, None),
+        (CANCELLED._replace(state="PENDING", start_time=0), None, 1),  # requeued: the attempt before
+        (CANCELLED._replace(state="RUNNING", flags=()), 2, None),
+    ],
+)
+def test_whose_hooks_wait_in_vain(job: Job, in_gate: int | None, restarts: int | None) -> None:
+    assert over(job, Settings(), in_gate=in_gate, now=NOW) == restarts
+
+
+def test_who_was_seen_in_the_gate_is_told_until_the_share_answers(tmp_path: Path) -> None:
+    settings = Settings(site=Site(share=str(tmp_path / "share")))
+    gates = Gates()
+    gates.tell([CANCELLED._replace(state="RUNNING", flags=(), reason="Prolog")], settings, "c", NOW)
+    completing = CANCELLED._replace(state="COMPLETING", reason="None")
+    gates.tell([completing], settings, "c", NOW)
+    (tmp_path / "share").mkdir()
+    gates.tell([completing], settings, "c", NOW)
+    assert (tmp_path / "share/jobs/c/7-2/stopped.json").exists()
+
+
+def test_they_are_told_once_and_it_is_no_stop_of_ours(tmp_path: Path) -> None:
+    share = str(tmp_path)
+    settings = Settings(site=Site(share=share))
+    path = shared.attempt_path(share, "c/7-2", "stopped.json")
+    gates = Gates()
+    for _ in range(2):
+        gates.tell([CANCELLED], settings, "c", NOW)
+    told = shared.read_json(path)
+    assert told is not None
+    assert told["reason"] == "the job was ended in its gate"
+    held = Job("7", state="PENDING", restarts=3, priority=0)
+    assert stopped.find(settings, "c", held) is None
+    assert shared.write_json(path, {"schema": 1, "node": "n0", "reason": "no culprit"})
+    assert stopped.find(settings, "c", held) is not None
