@@ -68,11 +68,14 @@ def install(settings: Settings, plan: Plan, known: Manifest, slurm: Slurm, daemo
         say(f"configuration: generation {generation} is on {settings.site.share}")
     hooks = _hooks(plan)
     active = uses(slurm, hooks)
-    if plan.includes_fragment and (not active or any(change.path == plan.fragment for change in changed)):
+    # Ended after the files and before this, an earlier install left Slurm and daemons with what was there before.
+    unsettled = known.settled != done.version
+    if plan.includes_fragment and (not active or unsettled or any(change.path == plan.fragment for change in changed)):
         slurm.reconfigure()
         active = _wait_for(lambda: uses(slurm, hooks), timeout_s=15.0)
     say(f"Slurm: {'runs the hooks' if active else 'does not run the hooks yet'}")
-    started = daemons.start(anew=bool(changed))
+    started = daemons.start(anew=bool(changed) or unsettled)
+    manifest.save(path, done._replace(settled=done.version))
     say(f"daemons: {', '.join(started) if started else 'none'}")
     return Installed(done.version, tuple(changes), generation, tuple(started), active)
 

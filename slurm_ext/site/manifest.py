@@ -16,13 +16,17 @@ SCHEMA = 1
 
 
 class Manifest(NamedTuple):
-    """Entries by path, the release they belong to, and the one before it, which stays for hooks that still run from it."""
+    """Entries by path, the release they belong to, and the one before it, which stays for hooks that still run from it.
+
+    `settled` is the release that Slurm and the daemons were brought to: files alone are half an installation.
+    """
 
     version: str = ""
     previous: str = ""
     entries: Mapping[str, Entry] = {}
     fragment: str = ""
     complete: bool = False
+    settled: str = ""
 
 
 def manifest_path(settings: Settings) -> str:
@@ -40,7 +44,7 @@ def load(path: str) -> Manifest:
             raise ValueError(f"schema {data['schema']}")
         texts = (str(data[name]) for name in ("version", "previous", "fragment"))
         version, previous, fragment = texts
-        return Manifest(version, previous, entries, fragment, bool(data["complete"]))
+        return Manifest(version, previous, entries, fragment, bool(data["complete"]), str(data.get("settled", "")))
     except FileNotFoundError:
         return Manifest()
     except (ValueError, TypeError, KeyError, OSError) as exc:
@@ -56,6 +60,7 @@ def save(path: str, manifest: Manifest) -> None:
         "version": manifest.version,
         "previous": manifest.previous,
         "complete": manifest.complete,
+        "settled": manifest.settled,
         "fragment": manifest.fragment,
         "entries": [entry._asdict() for entry in manifest.entries.values()],
     }

@@ -340,6 +340,45 @@ def test_uninstall_killed_at_any_step_goes_on(tmp_path: Path) -> None:
     pytest.fail("it never ran to its end")
 
 
+class Running:
+    """A Slurm that goes by the fragment as it was at its last reconfigure, and daemons that fail to start when told to."""
+
+    def __init__(self, fragment: str) -> None:
+        self.fragment, self.lines, self.done, self.broken = fragment, "", "", False
+
+    def config(self) -> Mapping[str, str]:
+        return {"Prolog": f"{os.path.dirname(self.fragment)}/hooks/prolog.d/*"}
+
+    def reconfigure(self) -> None:
+        self.lines = Path(self.fragment).read_text()
+
+    def start(self, *, anew: bool) -> list[str]:
+        if self.broken:
+            raise Killed
+        self.done = "anew" if anew else "as they are"
+        return []
+
+    def stop(self) -> list[str]:
+        return []
+
+
+def test_ended_before_the_daemons_the_next_run_restarts_them_though_no_file_changes(machine: Machine) -> None:
+    plan = machine.plan()
+    running = Running(plan.fragment)
+
+    def run() -> None:
+        install.install(machine.settings, plan, machine.known(), running, running, lambda _: None)  # type: ignore[arg-type]
+
+    running.broken = True
+    with pytest.raises(Killed):
+        run()
+    running.broken, running.lines = False, ""
+    run()
+    assert (running.done, running.lines) == ("anew", "Prolog=x\n")
+    run()
+    assert running.done == "as they are"
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"schema": 1}', '{"schema": 2, "entries": [], "version": "", "fragment": ""}']
 )
