@@ -63,7 +63,12 @@ def _entry_fields(entry: Entry) -> dict[str, object]:
 
 def parse(content: bytes) -> Manifest:
     """Return the manifest in `content`. Raise ValueError for anything we would not have written: it is hostile text."""
-    data = json.loads(content)
+    try:
+        data = json.loads(content)
+        created = data.get("created") if isinstance(data, dict) else None
+        created = float(created) if isinstance(created, (int, float)) else 0.0
+    except (RecursionError, OverflowError) as exc:
+        raise ValueError("nested too deeply, or a number too large") from exc
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError("not a manifest of a version that this fmslurm reads")
     manifest = Manifest(
@@ -74,7 +79,7 @@ def parse(content: bytes) -> Manifest:
         shard=_number(data, "shard", MAX_WORLD, low=-1),
         node=_text(data, "node", 256),
         checkpoint_dir=_text(data, "checkpoint_dir", 4096),
-        created=float(data["created"]) if isinstance(data.get("created"), (int, float)) else 0.0,
+        created=created,
         entries=tuple(_parse_entries(data.get("files"))),
     )
     if not is_run_name(manifest.run) or not is_attempt(manifest.attempt):

@@ -48,6 +48,12 @@ def test_no_bytes_crash_the_parser(content: bytes) -> None:
         manifests.parse(content)
 
 
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"schema": 1, "created": 1' + b"0" * 400 + b"}"])
+def test_what_is_too_deep_or_too_large_is_refused_as_any_other(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        manifests.parse(content)
+
+
 _GOOD = json.loads(manifests.render(Manifest("run", 5, "lab/12-0", 2, 1, entries=(Entry("a", size=1),))))
 
 
