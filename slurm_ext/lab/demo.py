@@ -182,7 +182,7 @@ class Demo:
         )
         self.lab.restart()
         for line in self.fmslurm("topology", "show").stdout.splitlines():
-            self.show.say("  " + line)
+            self.show.quote(line)
         agreed = self.fmslurm("topology", "check", check=False)
         self.show.promise(
             "scontrol show topology agrees node by node", agreed.ok, agreed.stdout.strip() or agreed.words()
@@ -193,7 +193,7 @@ class Demo:
         self.lab.wait_s3(timeout_s=60)
         found = self.fmslurm("doctor", check=False)
         for line in found.stdout.splitlines():
-            self.show.say("  " + line)
+            self.show.quote(line)
         failed = [" ".join(line.split()) for line in found.stdout.splitlines() if line.startswith("fail")]
         seen = "" if found.ok else "; ".join(failed) or found.words()
         self.show.promise("fmslurm doctor is green", found.ok, seen)

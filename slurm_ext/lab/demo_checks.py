@@ -111,7 +111,7 @@ def why_and_checkpoints(demo: Demo, culprit: str, slow: str) -> None:
     demo.show.title("9. The story, as anybody may ask for it")
     told = demo.fmslurm("why", demo.job)
     for line in told.stdout.splitlines():
-        demo.show.say("  " + line)
+        demo.show.quote(line)
     kept = (
         culprit in told.stdout and slow in told.stdout and "xid-79" in told.stdout.lower().replace("xid 79", "xid-79")
     )
@@ -120,7 +120,7 @@ def why_and_checkpoints(demo: Demo, culprit: str, slow: str) -> None:
     last = newest_on_lustre(demo)
     listing = demo.wait("the last checkpoint to be whole on S3", lambda: _on_s3(demo, folder, last), 90)
     for line in demo.fmslurm("ckpt", "list", "--run", "demo", "--dir", folder).stdout.splitlines():
-        demo.show.say("  " + line)
+        demo.show.quote(line)
     demo.show.promise("fmslurm ckpt list shows where each checkpoint lies", bool(listing))
     # The nearest copy is lost: what comes back can only come from S3.
     whole = demo.lab.path("lustre", "checkpoints", f"step-{last}")
@@ -164,7 +164,7 @@ def explain(demo: Demo) -> None:
     recent = sorted(demo.trail(), key=lambda event: event.time)[-15:]
     lines += [f"{e.time} {e.event} {e.node} {e.job} {e.phase} {e.decision} {e.reason}" for e in recent]
     for line in lines:
-        demo.show.say("  " + line, "dim")
+        demo.show.quote(line, "dim")
 
 
 def _fmslurm(demo: Demo) -> Path:

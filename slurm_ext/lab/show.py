@@ -59,6 +59,13 @@ class Show:
             head = self._paint(stamp, "dim") if number == 0 else " " * len(stamp)
             self._write(head + self._paint(line[len(stamp) :], kind))
 
+    def quote(self, line: str, kind: str = "") -> None:
+        """Print a line that a command printed, as it is where the width allows."""
+        self._clear()
+        margin = " " * (len(line) - len(line.lstrip()) + 2)
+        for part in self._wrap(line.strip(), margin):
+            self._write(self._paint(part, kind))
+
     def moment(self, text: str) -> None:
         """Print what happens now and keep it for the time line."""
         self.moments.append(Moment(self.elapsed(), text))

@@ -24,6 +24,7 @@ def play(out: io.StringIO) -> str:
     show.title("a title that is wider than eighty columns, " * 3)
     show.say("words " * 40, "note")
     show.say(f"$ command {LONG} --option")
+    show.quote("    STEP  SIZE      FILES  AGE    NVME(a-machine)  LUSTRE  S3     ATTEMPT  " + "MORE  " * 9)
     show.waiting("something that takes its time " * 5)
     show.waiting("something else")
     show.moment("a moment " * 20)
@@ -73,3 +74,12 @@ def test_a_log_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_demo_that_promised_nothing_kept_nothing() -> None:
     assert not Show(io.StringIO()).summary("the end")
+
+
+def test_what_a_command_printed_keeps_its_form() -> None:
+    out = io.StringIO()
+    show = Show(out)
+    show.quote("STEP  SIZE      FILES")
+    show.quote("")
+    show.quote("  240   20.0 KiB  4   ")
+    assert out.getvalue().splitlines() == ["  STEP  SIZE      FILES", "  ", "    240   20.0 KiB  4"]
