@@ -1,4 +1,4 @@
-"""What Slurm runs as the user before each task, and before the batch script (tried on 22.05.8): tells the job what it may know.
+"""What Slurm runs as the user before each task, and before the batch script (tried on 22.05.8, 24.11.5 and 26.05.5): tells the job what it may know.
 
 Standard output is read by slurmstepd: `export NAME=VALUE` and `print TEXT`. A failing task prolog would fail the task, so
 nothing here can: whatever is missing or broken is left out. Only what is needed is imported, since each task waits for it.
@@ -15,6 +15,9 @@ DEFAULT_RUN_DIR = "/run/fmslurm"
 _NAME = re.compile(r"FMSLURM_[A-Z_]{1,40}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _MAX_BYTES = 1 << 20
+
+#: SLURM_STEP_ID of the batch step: none, SLURM_BATCH_SCRIPT as an unsigned number, or as 26.05.5 prints it.
+_BATCH_STEPS = ("", "4294967291", "-5")
 
 
 def run(environ: Mapping[str, str], local_dir: str) -> str:
@@ -44,7 +47,7 @@ def _texts(lines: object) -> list[str]:
 def _is_first_step(environ: Mapping[str, str]) -> bool:
     """Say whether this is the batch script, or step 0 of a job without one."""
     step = environ.get("SLURM_STEP_ID", "")
-    if environ.get("ENVIRONMENT") == "BATCH" and step in ("", "4294967291"):
+    if environ.get("ENVIRONMENT") == "BATCH" and step in _BATCH_STEPS:
         return True
     return step == "0" and environ.get("ENVIRONMENT") != "BATCH"
 

@@ -124,13 +124,15 @@ def test_the_jobs_log_gets_its_line_once(site):
         "print" in site.run("task-prolog", **env)[1]
         for env in (
             {"ENVIRONMENT": "BATCH"},
+            {"ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"},
+            {"ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "-5", "SLURM_PROCID": "0"},
             {"ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
             {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
             {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"},
             {"SLURM_STEP_ID": "1", "SLURM_PROCID": "0"},
         )
     ]
-    assert printed == [True, False, True, False, False]
+    assert printed == [True, True, True, False, True, False, False]
 
 
 def test_in_shadow_nobody_is_told_and_nothing_is_done(site):
