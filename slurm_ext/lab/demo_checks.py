@@ -140,7 +140,7 @@ def _on_s3(demo: Demo, folder: str, step: int | None) -> bool:
         rows = json.loads(result.stdout)["checkpoints"]
     except (ValueError, KeyError):
         return False
-    return any(row["step"] == step and "s3" in row["tiers"] for row in rows)
+    return any(row["step"] == step and row["tiers"].get("s3") == "whole" for row in rows)
 
 
 def _same_files(wanted: Path, found: Path) -> int:

@@ -36,8 +36,8 @@ _START_S = 20.0
 
 #: Slurm's commands (the packages' man pages, section 1), by the name the kernel has of them.
 CLIENTS = frozenset(
-    ("sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag", "sinfo")
-    + ("sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger", "sview")
+    {"sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag", "sinfo"}
+    | {"sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger", "sview"}
 )
 
 
