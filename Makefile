@@ -15,7 +15,7 @@ setup: $(STAMP) ## install what fmslurm needs: distribution packages (as root) a
 
 $(STAMP): pyproject.toml constraints.txt .ci/packages
 	sh .ci/packages
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
