@@ -9,7 +9,7 @@ import sys
 import click
 
 from slurm_ext.lab import faults, model
-from slurm_ext.lab.clean import undisturbed
+from slurm_ext.lab.clean import stopped_once, undisturbed
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.floors import measure as measure_floors
 from slurm_ext.lab.model import LabOptions
@@ -63,6 +63,11 @@ def up(
 ) -> None:
     """Bring a lab up: slurmctld, a slurmd for each node, a munged and an S3 server of its own."""
     options = LabOptions(directory, nodes, prefix, instance_type, mode, cgroup, ready, s3, timeout_s, keep_logs)
+    with stopped_once():
+        _up(options, measure)
+
+
+def _up(options: LabOptions, measure: bool) -> None:
     made = Lab.up(options, _say)
     if measure:
         try:
@@ -70,7 +75,7 @@ def up(
         except BaseException:  # Ctrl-C, too: what `up` has not finished it does not leave
             _say("taking down what has been made so far")
             with undisturbed():
-                made.down(keep_logs=keep_logs)
+                made.down(keep_logs=options.keep_logs)
             raise
         _say("floors of this simulated fabric (GB/s): " + ", ".join(f"{k} {v:.3g}" for k, v in sorted(found.items())))
     click.echo(f"lab: up. `. {made.dir}/env.sh` or `fmslurm lab run -- CMD` speaks to it", err=True)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from slurm_ext import command
 from slurm_ext.errors import LackingError, PartlyDoneError, UsageError
@@ -53,15 +54,47 @@ def _take(descriptor: int, directory: str, wait_s: float) -> None:
             time.sleep(0.05)
 
 
+#: How a person, a service manager or a closed terminal ends a program.
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def stopped_once() -> Iterator[None]:
+    """Make the first Ctrl-C, SIGTERM or SIGHUP an exception, and pass over those that follow (in a main thread).
+
+    They come in pairs: a terminal that is closed sends SIGHUP right after Ctrl-C, and between the `except` or `finally`
+    of the first and its first line there is room for the second, which would then skip all cleaning up.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}  # nohup stays nohup
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            # Not SIG_IGN: of a signal that has come already Python would complain.
+            signal.signal(each, lambda *_: None)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Let no second Ctrl-C, SIGTERM or SIGHUP stop what cleans up after the first (in a main thread; else no signal comes)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPS}
     try:
         yield
     finally:

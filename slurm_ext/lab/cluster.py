@@ -54,7 +54,8 @@ class Lab:
             if journal.read(directory):
                 if clean.running(directory):
                     raise UsageError(
-                        f"a lab is in {directory} already", remedy="Take it down first with `fmslurm lab down`"
+                        f"a lab is in {directory} already",
+                        remedy=f"Take it down first with `fmslurm lab down --dir {directory}`",
                     )
                 say(f"an earlier lab left things in {directory}: removing them")
                 clean.down(directory, keep_folder=True)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from slurm_ext import command, events
-from slurm_ext.errors import FmslurmError, LackingError
+from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.lab import clean, demo_checks, floors, model
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
@@ -317,10 +315,6 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 def play(directory: str, *, keep: bool, as_json: bool) -> int:
     """Play the demo in `directory` and take everything down; return 0 where every promise was kept, 1 where not.
 
@@ -330,27 +324,31 @@ def play(directory: str, *, keep: bool, as_json: bool) -> int:
         raise LackingError(
             "the demo makes network namespaces and runs slurmctld", remedy="Run it as root: sudo make demo"
         )
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
+    with clean.stopped_once():
+        return _play(directory, keep=keep, as_json=as_json)
+
+
+def _play(directory: str, *, keep: bool, as_json: bool) -> int:
     show = Show()
     demo = Demo(os.path.realpath(directory), show)
+    others = False
     try:
         demo.play()
+    except UsageError:
+        others = demo.lab is None  # somebody's lab is in that folder, another demo perhaps: it is not ours to take down
+        raise
     except BrokenStoryError as exc:
         show.promise("the story is told to its end", False, str(exc))
         demo_checks.explain(demo)
     finally:
-        # From here on nothing may interrupt: a second Ctrl-C would leave namespaces behind.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        if keep and demo.lab is not None:
-            show.say(
-                f"the lab stays up: . {demo.directory}/env.sh; take it down with fmslurm lab down --dir {demo.directory}"
-            )
-        else:
-            show.say("taking the cluster down")
-            with contextlib.suppress(FileNotFoundError):
-                clean.down(demo.directory)
+        with clean.undisturbed():
+            if keep and demo.lab is not None:
+                env, down = f"{demo.directory}/env.sh", f"fmslurm lab down --dir {demo.directory}"
+                show.say(f"the lab stays up: . {env}; take it down with {down}")
+            elif not others:
+                show.say("taking the cluster down")
+                with contextlib.suppress(FileNotFoundError):
+                    clean.down(demo.directory)
     if not keep:
         left = clean.leftovers(demo.directory)
         show.promise("the cluster is taken down without a trace", not left, ", ".join(left))

@@ -89,3 +89,10 @@ def test_the_job_runs_under_plain_sbatch(lab: Lab, tmp_path: Path) -> None:
     assert result.returncode == 0, f"{result.stderr} after {time.monotonic() - began:.0f} s: {log}"
     assert (folder / "weights.npy").exists()
     assert "finished: step 20" in log
+
+
+def test_it_lets_a_lab_be_that_is_there_already(lab: Lab) -> None:
+    refused = demo(Path(lab.dir))
+    out, _ = refused.communicate(timeout=60)
+    assert refused.returncode == 2, out
+    assert lab.run(["scontrol", "ping"]).ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,27 @@ def test_a_folder_that_only_its_owner_may_pass_is_named(tmp_path: Path) -> None:
     assert str(closed) in clean.closed_folders(str(closed / "lab"))
     closed.chmod(0o755)
     assert str(closed) not in clean.closed_folders(str(closed / "lab"))
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_cleaning_up_after_one_signal_is_not_skipped_for_the_next(first: signal.Signals) -> None:
+    program = """
+import os, signal, sys
+from slurm_ext.lab import clean
+with clean.stopped_once():
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        signal.pause()
+    finally:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        with clean.undisturbed():
+            os.kill(os.getpid(), signal.SIGINT)
+            print("cleaned", flush=True)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(int(first))], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.stdout == "cleaned\n"
+    assert result.returncode == (-signal.SIGINT if first == signal.SIGINT else 128 + first)
+    assert "race condition" not in result.stderr
