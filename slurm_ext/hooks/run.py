@@ -1,6 +1,6 @@
 """`fmslurm-hook prolog|epilog|task-prolog|health --share DIR [--local DIR]`: the one way in, and it always comes out.
 
-Exit 0 or 1 and nothing else; 1 only from the prolog, and only for a convicted node.
+Returns 0 or 1 and nothing else; 1 only from the prolog, and only for a convicted node. The program comes out with 86 for it.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def test_a_hook_that_must_act_without_slurm_exits_one_only_with_a_ledger(site):
     site.mode(gate="enforce")
     site.smi("#!/bin/sh\necho 'Unable to determine the device handle for GPU 0000:53:00.0: GPU is lost.'; exit 15\n")
     # Slurm's commands are missing here: the node is convicted, the ledger allows it, Slurm drains by the exit code.
-    assert site.run("prolog")[0] == 1
+    assert site.run("prolog")[0] == 86
     assert list((site.folder / "share/ledger").iterdir())
     assert site.events()[-1]["decision"].startswith("exit 1")
     site.push(site.settings._replace(site=site.settings.site._replace(share="")))
@@ -340,12 +340,19 @@ def test_the_shell_hooks_pass_with_and_without_an_install(tmp_path, kind, root):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(("said", "code"), [(0, 0), (1, 1), (2, 0), (127, 0), (137, 0)])
+@pytest.mark.parametrize(("said", "code"), [(0, 0), (86, 1), (1, 0), (2, 0), (127, 0), (137, 0)])
 def test_only_a_conviction_leaves_the_shell_hook_as_one(tmp_path, said, code):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/fmslurm-hook").write_text(f"import os; os._exit({said})\n")
     hook = filled("prolog/50-fmslurm", tmp_path, str(tmp_path))
     assert subprocess.run([hook], env={}, timeout=20).returncode == code
+
+
+def test_a_hook_whose_file_is_cut_takes_no_node_away(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/fmslurm-hook").write_text(HOOK.read_text()[:300] + "\n(")
+    hook = filled("prolog/50-fmslurm", tmp_path, str(tmp_path))
+    assert subprocess.run([hook], env={}, timeout=20, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def test_health_says_only_what_is_new(site):
