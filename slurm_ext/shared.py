@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from slurm_ext.config.modes import ALL, Heartbeat, Off, heartbeat_from_json, hea
 from slurm_ext.config.snapshot import HEARTBEAT_FILE, OFF_FOLDER, read_off
 from slurm_ext.errors import FmslurmError
 from slurm_ext.events import Event
-from slurm_ext.files import read_trusted, write_atomic, write_exclusive
+from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_exclusive
 
 #: How long (seconds) a child may take before its work counts as not done.
 TIMEOUT_S = 2.0
@@ -61,8 +62,13 @@ def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
 
 
 def _is_share(share: str) -> bool:
-    # Made by install; a share that is not mounted must not be made anew on the disk below it.
-    return os.path.isdir(share)
+    # Made by install; a share that is not mounted must not be made anew on the disk below it. One that others may write
+    # holds nothing that root may decide by, and what root writes there could land anywhere.
+    try:
+        state = os.stat(share)
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and owner_is_trusted(state)
 
 
 def _is_below_share(path: str) -> bool:

@@ -94,6 +94,21 @@ def test_a_share_that_hangs_costs_only_the_time_that_was_given(share: str, monke
     assert time.monotonic() - begin < 5
 
 
+@pytest.mark.parametrize(("owner", "mode"), [(1, 0o755), (0, 0o777)])
+def test_a_share_that_others_may_write_is_none(tmp_path: Path, owner: int, mode: int) -> None:
+    share = tmp_path / "share"
+    (share / "ledger").mkdir(parents=True)
+    if os.geteuid():
+        pytest.skip("only root gives a folder away")
+    os.chown(share, owner, 0)
+    share.chmod(mode)
+    assert shared.drains(str(share), now=time.time()) is None
+    assert not shared.record_drain(str(share), "n0", now=time.time())
+    assert not shared.append_event(str(share), "n0", Event("x"))
+    assert shared.decide_once(shared.attempt_path(str(share), "c/1-0", "a.json"), {}) is None
+    assert os.listdir(share) == ["ledger"]
+
+
 def test_the_first_decision_wins_for_everybody(share: str) -> None:
     path = shared.attempt_path(share, shared.attempt_key("c", "12", 3), "restore.json")
     assert path == f"{share}/jobs/c/12-3/restore.json"

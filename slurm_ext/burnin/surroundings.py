@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from slurm_ext.command import CLEAN_PATH, call_bounded
 from slurm_ext.config.model import Burnin, Site, at_node
-from slurm_ext.errors import LackingError
+from slurm_ext.errors import LackingError, UntrustedFileError
 from slurm_ext.files import read_trusted
 
 #: Where the EFA installer puts the plugin and libfabric; on the search path for images that forgot ldconfig.
@@ -38,11 +38,13 @@ def addresses(names: tuple[str, ...], table: str) -> dict[str, str]:
 
     def look() -> bytes:
         found: dict[str, str] = {}
-        if table:
-            for line in read_trusted(table).decode("utf-8", "replace").splitlines():
-                words = line.split()
-                if len(words) >= 2 and words[0] in names:
-                    found[words[0]] = words[1]
+        text = b""
+        with contextlib.suppress(OSError, UntrustedFileError):  # gone with its share, or not root's: the resolver knows
+            text = read_trusted(table) if table else b""
+        for line in text.decode("utf-8", "replace").splitlines():
+            words = line.split()
+            if len(words) >= 2 and words[0] in names:
+                found[words[0]] = words[1]
         for name in names:
             if name not in found:
                 with contextlib.suppress(OSError):
