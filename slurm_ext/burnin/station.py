@@ -115,6 +115,10 @@ class Station:
         elif kind == "report" and message.get("round") == self._round:
             fields = {k: v for k, v in message.items() if k in RankReport._fields}
             fields["checksums"] = tuple(fields.get("checksums", ()))
+            if fields.get("state") == ERROR:
+                # It ends now, by itself. Until its end is seen it looks alive, and the next round, given to it, would
+                # fail here: a local error of a node that has none.
+                self._workers.kill(gpu)
             self._report(RankReport(**{**fields, "rank": self._base + gpu, "node": self._node, "gpu": gpu}))
 
     def on_worker_ended(self, gpu: int, how: str, now: float) -> None:
