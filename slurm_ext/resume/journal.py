@@ -120,13 +120,16 @@ class Journal:
             self._db.row_factory = sqlite3.Row
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         except (sqlite3.Error, OSError) as exc:
+            self.close()
             raise LackingError(f"the controller's journal {path} cannot be used: {exc}") from exc
         if version > VERSION:
+            self.close()
             raise LackingError(f"{path} was written by a newer fmslurm (version {version}, this one reads {VERSION})")
 
     def close(self) -> None:
-        """Close the database."""
-        self._db.close()
+        """Close the database; a second time does nothing."""
+        if hasattr(self, "_db"):  # else it could not even be opened
+            self._db.close()
 
     def _migrate(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])

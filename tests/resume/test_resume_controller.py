@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class World:
 
     def __init__(self, root: Path, mode: str = "enforce") -> None:
         self.root = root
+        self.opened: list[Journal] = []
         for name in ("controller", "nodes", "jobs", "ledger", "config"):
             (root / "share" / name).mkdir(parents=True)
         site = Site(cluster="c", share=str(root / "share"), state_dir=str(root / "state"), run_dir=str(root / "run"))
@@ -41,8 +43,13 @@ class World:
         job = job._replace(submit_time=now - 100, start_time=now - 60, std_out=str(root / "job.log"), priority=10)
         self.slurm = FakeSlurm.create(root / "slurm.json", NODES, job)
 
+    def journal(self, *, readonly: bool = False) -> Journal:
+        """Open the journal once more; the fixture closes it, also of a controller that crashed."""
+        self.opened.append(Journal(daemon.journal_path(self.settings), readonly=readonly))
+        return self.opened[-1]
+
     def controller(self, crash=lambda _point: None, **more) -> Controller:
-        journal = Journal(daemon.journal_path(self.settings))
+        journal = self.journal()
         return Controller(self.settings, self.slurm, journal, cluster="c", crash=crash, settle_s=0.0, **more)
 
     def tick(self, times: int = 1) -> None:
@@ -68,8 +75,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    for journal in made.opened:
+        journal.close()
 
 
 def test_a_bad_node_is_excluded_and_the_job_is_back_at_once(world: World):
@@ -114,7 +124,7 @@ def test_the_users_own_fault_is_left_failed(world: World):
     assert world.slurm.acts() == []
     assert world.slurm.job().state == "FAILED"
     assert world.decision()["action"] == "stop"
-    journal = Journal(daemon.journal_path(world.settings), readonly=True)
+    journal = world.journal(readonly=True)
     told = why(journal, "7", {}, time.time(), world.settings, None)
     assert told["runs"][0]["cause"]["class"] == "user-code"
     assert why(journal, "7", {}, time.time(), world.settings, 4242)["error"]
@@ -131,10 +141,10 @@ def test_a_job_that_never_asked_is_released_where_a_hook_held_it(world: World):
     ):
         assert shared.write_json(shared.attempt_path(share, "c/7-0", name), data)
     world.slurm.requeue("7", hold=True)
-    told = why(Journal(daemon.journal_path(world.settings)), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
+    told = why(world.journal(), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
     assert told["stopped"] is None  # not while it completes
     world.slurm.finish_completing()
-    told = why(Journal(daemon.journal_path(world.settings)), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
+    told = why(world.journal(), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
     assert told["stopped"] == {"reason": "two nodes disagree", "times": 1, "suspects": ["n1", "n2"]}
     world.tick(2)
     assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[1-2]", "StartTime=now", "release"]
@@ -209,7 +219,7 @@ def test_who_did_not_ask_is_not_watched(world: World):
     world.fail("x\n", culprit="n3")
     world.tick(2)
     assert world.slurm.acts() == []
-    journal = Journal(daemon.journal_path(world.settings))
+    journal = world.journal()
     assert journal.runs() == []
     journal.close()
 
@@ -250,7 +260,7 @@ def test_a_job_id_that_is_given_out_anew_is_another_job(world: World):
     world.slurm.set_job(state="RUNNING", flags=(), restarts=0, submit_time=now + 5, start_time=now, exit_code="0:0")
     world.slurm.set_job(nodes="n[5-6]", reason="")
     world.tick()
-    journal = Journal(daemon.journal_path(world.settings))
+    journal = world.journal()
     assert [run.lineage for run in journal.runs("7")] == [
         now - 100 + (journal.runs("7")[0].lineage - (now - 100)),
         now + 5,
@@ -277,7 +287,7 @@ def test_a_hold_of_ours_is_named_and_expires(world: World, monkeypatch: pytest.M
     world.slurm.finish_completing()
     world.tick(2)
     assert world.slurm.acts() == ["requeuehold"]
-    journal = Journal(daemon.journal_path(world.settings), readonly=True)
+    journal = world.journal(readonly=True)
     told = why(journal, "7", {"7": world.slurm.job()}, time.time(), world.settings, None)
     journal.close()
     assert told["held_until"] > time.time() + 86400
@@ -351,7 +361,7 @@ def test_forgetting_makes_budgets_whole(world: World):
     world.tick(2)
     world.slurm.finish_completing()
     world.tick(2)
-    journal = Journal(daemon.journal_path(world.settings))
+    journal = world.journal()
     assert journal.forget("7") == 1
     world.slurm.start("n[1-4]")
     world.tick()
