@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from slurm_ext.config.model import ROOMS
@@ -15,6 +16,9 @@ SUPPORTED = ((22, 5), (26, 5))
 #: What a prolog may take besides gate and burn-in (seconds) before it gives itself up: hooks.prolog.REST_S and
 #: hooks.supervise.MARGIN_S.
 HOOK_REST_S = 30.0
+
+#: Seconds that fmslurm-controller needs to see a requeued job and to exclude its node; seen: 1 s was too short.
+SHORT_DELAY_S = 10
 
 
 def examine(facts: Facts) -> list[Result]:
@@ -85,6 +89,14 @@ def _requeue_settings(facts: Facts) -> Iterator[Result]:
         )
     else:
         yield Result("slurm.nohold", OK, "a job whose prolog fails goes back to the queue by itself")
+    delay = re.search(r"requeue_delay=(\d+)", parameters)
+    if delay is not None and int(delay.group(1)) < SHORT_DELAY_S and facts.settings.mode.resume == "enforce":
+        yield Result(
+            "slurm.requeue-delay",
+            WARN,
+            f"requeue_delay={delay.group(1)}: Slurm may start a job again before its bad node is excluded",
+            f"Set requeue_delay to {SHORT_DELAY_S} or more; fmslurm starts what it brings back at once all the same",
+        )
     limit = facts.slurm_config.get("MaxBatchRequeue", "")
     if limit.isdigit() and int(limit) < 10:
         yield Result(

@@ -14,7 +14,8 @@ from slurm_ext.lab.model import LabNode, State
 _SINCE: tuple[tuple[tuple[int, int], str], ...] = (((23, 2), "MaxBatchRequeue=20"),)
 
 #: What a version adds to SchedulerParameters: from 25.11 on a requeued job need not wait out cred_expire.
-_SCHEDULER_SINCE: tuple[tuple[tuple[int, int], str], ...] = (((25, 11), "requeue_delay=1"),)
+# Long enough that the controller has set its exclusions before Slurm starts the job again by itself (1 s was not).
+_SCHEDULER_SINCE: tuple[tuple[tuple[int, int], str], ...] = (((25, 11), "requeue_delay=30"),)
 
 #: As ParallelCluster does: the operating system keeps the rest.
 REAL_MEMORY_SHARE = 0.95

@@ -51,16 +51,18 @@ def prolog(lab: Lab) -> str:
 
 
 def daemons(lab: Lab) -> set[int]:
-    found = set()
+    """Return the daemons of a lab, without the children that each of them has for a moment."""
+    found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 environment = (entry / "environ").read_bytes()
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if f"FMSLURM_LAB={lab.dir}\0".encode() in environment and b"FMSLURM_DAEMON=" in environment:
-                found.add(int(entry.name))
-    return found
+                found[int(entry.name)] = parent
+    return {pid for pid, parent in found.items() if parent not in found}
 
 
 def test_in_and_out_again_leaves_the_cluster_as_it_was(small: Lab) -> None:

@@ -45,6 +45,14 @@ def test_a_good_cluster_is_all_ok() -> None:
         ({"slurm_config": {"PrologFlags": "(null)"}, "settings": Settings()}, "slurm.prolog-flags", WARN),
         ({"slurm_config": None}, "slurm.prolog-flags", UNKNOWN),
         ({"slurm_config": {"PrologFlags": "Alloc,DeferBatch"}}, "slurm.nohold", WARN),
+        (
+            {
+                "slurm_config": {"SchedulerParameters": "nohold_on_prolog_fail,requeue_delay=1"},
+                "settings": Settings(mode=Mode(resume="enforce")),
+            },
+            "slurm.requeue-delay",
+            WARN,
+        ),
         ({"slurm_config": {"MaxBatchRequeue": "5"}}, "slurm.max-batch-requeue", WARN),
         ({"slurm_config": {"PrologEpilogTimeout": "60"}}, "slurm.prolog-timeout", FAIL),
         ({"slurm_config": {"PrologTimeout": "60 sec"}}, "slurm.prolog-timeout", FAIL),

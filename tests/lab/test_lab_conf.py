@@ -52,7 +52,7 @@ def test_a_key_is_written_only_for_a_version_that_knows_it() -> None:
     assert "MaxBatchRequeue" not in old
     assert values(new)["MaxBatchRequeue"] == "20"
     assert "requeue_delay" not in old
-    assert "requeue_delay=1" in new
+    assert "requeue_delay=30" in new
     assert values(old)["PrologFlags"] == "Alloc,DeferBatch"
     assert "nohold_on_prolog_fail" in values(old)["SchedulerParameters"]
 
