@@ -106,10 +106,21 @@ class Acts(NamedTuple):
     def requeue(self, attempt: Attempt) -> str:
         """Put the job back, held, so that it cannot start before its exclusions are set."""
 
-        def is_back(job: Job) -> bool:
-            return job.restarts > attempt.restarts or job.state == "PENDING"
+        beaten: list[bool] = []
 
-        return self.step(attempt, "requeue", lambda job: self.slurm.requeue(job.job_id, hold=True), is_back)
+        def act(job: Job) -> None:
+            try:
+                self.slurm.requeue(job.job_id, hold=True)
+            except SlurmError as exc:
+                # Slurm requeues it by itself once it has completed (a prolog failed): what it shows until then is the old end.
+                if "pending execution" not in exc.message:
+                    raise
+                beaten.append(True)
+
+        def is_back(job: Job) -> bool:
+            return job.restarts > attempt.restarts or job.state == "PENDING" or bool(beaten)
+
+        return self.step(attempt, "requeue", act, is_back)
 
     def exclude(self, attempt: Attempt) -> str:
         """Set ExcNodeList to the user's own and ours; names that Slurm no longer knows are left out, or it refuses all."""
@@ -118,9 +129,12 @@ class Acts(NamedTuple):
         if not ours and not attempt.user_excluded:
             return DONE
         try:
+            job = self.job(attempt)
             known = {node.name for node in self.slurm.nodes()}
         except FmslurmError:
             return WAITING
+        if "COMPLETING" in job.flags and job.state != "PENDING" and job.restarts <= attempt.restarts:
+            return WAITING  # on its way back by Slurm's own hand: not yet a job whose nodes can be chosen
         wanted = {name for name in (*expand(attempt.user_excluded), *ours) if name in known}
 
         def is_set(job: Job) -> bool:

@@ -14,7 +14,7 @@ from fake_slurm import FakeSlurm
 
 from slurm_ext import events, shared
 from slurm_ext.config.model import Mode, Resume, Settings, Site
-from slurm_ext.errors import LackingError
+from slurm_ext.errors import LackingError, SlurmError
 from slurm_ext.events import Event
 from slurm_ext.resume import daemon
 from slurm_ext.resume.controller import Controller
@@ -103,6 +103,25 @@ def test_a_bad_node_is_excluded_and_the_job_is_back_at_once(world: World):
     names = [(event.event, event.phase) for event in world.trail()]
     assert names.index(("resume.decision", "fact")) < names.index(("resume.requeue", "intent"))
     assert names.index(("resume.requeue", "intent")) < names.index(("resume.requeue", "done"))
+
+
+def test_a_job_that_slurm_requeues_by_itself_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.tick()
+    world.fail("step: 1 loss: 2\nRuntimeError: CUDA error: unknown error\n", culprit="n3")
+
+    def refuse(self: FakeSlurm, job_id: str, *, hold: bool) -> None:
+        raise SlurmError("scontrol: exit 1: Job is pending execution for job 7 (requeuehold 7)")
+
+    monkeypatch.setattr(FakeSlurm, "requeue", refuse)  # it still shows the old end, and completes
+    world.tick(8)
+    monkeypatch.undo()
+    world.slurm.requeue("7", hold=False)
+    world.slurm.finish_completing()
+    world.tick(2)
+    job = world.slurm.job()
+    assert (job.state, job.excluded_nodes) == ("PENDING", "n3")
+    assert "release" in world.slurm.acts() or "StartTime=now" in world.slurm.acts()
+    assert not [event for event in world.trail() if event.event == "resume.given-up"]
 
 
 def test_an_old_slurmd_gets_time_to_forget_the_job_before_it_returns(world: World):
