@@ -107,12 +107,22 @@ def _python(state: State) -> str:
 
     A checkout may be anywhere, in a folder with a space in its name, too: then it is reached by a link in the lab.
     """
-    if re.fullmatch(r"[A-Za-z0-9/._+@:-]+", sys.executable):
-        return sys.executable
+    if (chosen := interpreter()) != sys.executable or re.fullmatch(r"[A-Za-z0-9/._+@:-]+", chosen):
+        return chosen
     link = Path(state.dir, "python")
     if not link.is_symlink():
         link.symlink_to(Path(sys.executable).parents[1])
     return str(link / "bin" / Path(sys.executable).name)
+
+
+def interpreter(ours: str = sys.executable, system: str = "/usr/bin/python3") -> str:
+    """Return our own Python where every user may start it, else the system's: a task prolog runs as the user.
+
+    The standard library is all that hooks need.
+    """
+    path = Path(os.path.realpath(ours))
+    for_all = path.stat().st_mode & 0o001 and all(folder.stat().st_mode & 0o001 for folder in path.parents)
+    return ours if for_all or not os.access(system, os.X_OK) else system
 
 
 def slurm_hostname() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ import yaml
 from slurm_ext.aws import catalogue
 from slurm_ext.config import model as settings_model
 from slurm_ext.errors import UsageError
-from slurm_ext.lab import conf, model, plan
+from slurm_ext.lab import build, conf, model, plan
 from slurm_ext.lab.model import LabNode, Pid, State
 
 P5 = catalogue.CATALOGUE["p5.48xlarge"]
@@ -151,3 +152,14 @@ def test_nodes_know_the_machine_that_their_lab_runs_on(machine: str, line: str) 
     assert [each for each in lines if each.startswith("198.18.4.2 ")] == ([line] if line else [])
     names = [name for each in lines for name in each.split()[1:]]
     assert len(names) == len(set(names)), "a name with two addresses is reached at either"
+
+
+def test_hooks_run_a_python_that_every_user_may_start(tmp_path: Path) -> None:
+    ours = tmp_path / "private" / "python"
+    ours.parent.mkdir()
+    ours.write_text("")
+    ours.chmod(0o755)
+    ours.parent.chmod(0o700)
+    assert build.interpreter(str(ours), "/bin/sh") == "/bin/sh"
+    assert build.interpreter(str(ours), "/nonexistent") == str(ours)
+    assert build.interpreter("/bin/sh", "/bin/true") == "/bin/sh"
