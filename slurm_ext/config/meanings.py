@@ -66,7 +66,7 @@ MEANINGS: dict[str, str] = {
     "drain.expires_d": "A drain of ours that nobody confirmed is reported after so long.",
     "drain.undrain": "on_proof: a node that passes every check again returns by itself; never: people do it.",
     "resume": "A job died: why, and what now? Budgets are attempts per cause.",
-    "resume.opt_in": "Only jobs that asked for it (fmslurm submit --fm-resume, or #FMSLURM --fm-resume in a script given to fmslurm submit).",
+    "resume.opt_in": "Only jobs that asked for it: fmslurm submit --fm-resume, or #FMSLURM --fm-resume in the script it is given.",
     "resume.infra": "Requeues after hardware or network failures.",
     "resume.unknown": "Requeues after failures nobody could explain.",
     "resume.user": "Requeues after failures of the job's own code.",

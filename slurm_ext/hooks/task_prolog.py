@@ -1,4 +1,6 @@
-"""What Slurm runs as the user before each task, and before the batch script (tried on 22.05.8, 24.11.5 and 26.05.5): tells the job what it may know.
+"""What Slurm runs as the user before each task, and before the batch script: tells the job what it may know.
+
+Tried on 22.05.8, 24.11.5 and 26.05.5.
 
 Standard output is read by slurmstepd: `export NAME=VALUE` and `print TEXT`. A failing task prolog would fail the task, so
 nothing here can: whatever is missing or broken is left out. Only what is needed is imported, since each task waits for it.
