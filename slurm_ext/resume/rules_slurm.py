@@ -13,6 +13,7 @@ from slurm_ext.resume.facts import (
 )
 from slurm_ext.resume.model import HOLD, NONE, REQUEUE, REQUEUE_EXCLUDE, WAIT_REQUEUE, Cause
 
+_NODE_FAILURE = re.compile(r"error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO NODE FAILURE")
 _SRUN_LOST = re.compile(r"(?:srun|salloc): error: Node failure on (\S+)")
 _PREEMPTED = re.compile(r"DUE TO PREEMPTION")
 
@@ -169,15 +170,23 @@ def _lost_nodes(facts: Facts) -> dict[str, str]:
     return lost
 
 
+def _said_so(text: str) -> bool:
+    """Say whether a line is slurmstepd's word that a node failed: all that is left where Slurm has requeued the job already."""
+    return _NODE_FAILURE.search(text) is not None
+
+
 def node_lost(facts: Facts) -> Cause | None:
     """A node went away under the job: reclaimed, under maintenance, or broken."""
     lost = _lost_nodes(facts)
-    if facts.slurm.state == "NODE_FAIL" and not lost:
+    failed = facts.slurm.state == "NODE_FAIL" or (
+        not facts.slurm.state and any(_said_so(one.text) for one in facts.last)
+    )
+    if failed and not lost:
         for node, event in facts.events:
             if LOST.search(event.text) or SPOT.search(event.text):
                 lost[node] = f"{node}: {event.source}: {event.text}"
     if not lost:
-        if facts.slurm.state != "NODE_FAIL":
+        if not failed:
             return None
         return Cause(
             "infra-node",
@@ -186,7 +195,7 @@ def node_lost(facts: Facts) -> Cause | None:
             0.6,
             (),
             (),
-            ("Slurm: NODE_FAIL",),
+            ("Slurm: NODE_FAIL", *(one.text.strip() for one in facts.last if _said_so(one.text)))[:3],
             "a node was lost, and nothing tells which",
             "node-fail",
         )

@@ -150,6 +150,14 @@ def test_killed_slurmd_the_job_runs_again_elsewhere_at_once(site: Site):
     victim = first[-1]
     site.lab.fault(victim, "slurmd-kill")
     try:
+        # Once it has missed it: an answer from before the kill, looked at late, would put the node back into service.
+        until(
+            lambda: (
+                {"*", "down"}
+                & set(site.lab.run(["sinfo", "-h", "-n", victim, "-o", "%T"]).stdout.strip().partition("*"))
+            ),
+            60,
+        )
         # slurmctld would say so itself after SlurmdTimeout; that wait is not what is tried here.
         site.lab.run(["scontrol", "update", f"nodename={victim}", "state=down", "reason=Not responding"])
         lost_at = time.monotonic()

@@ -32,6 +32,18 @@ def ev(log="", state="FAILED", nodes=NODES, rpn=8, kernel=None, events=None, **f
 CASES = [
     pytest.param(
         ev(
+            STEPS
+            + "[2026-11-29T23:34:41.384] error: *** JOB 4 ON n2 CANCELLED AT 2026-11-29T23:34:41 DUE TO NODE FAILURE, "
+            "SEE SLURMCTLD LOG FOR DETAILS ***\n",
+            state="",
+        ),
+        "infra-node",
+        "requeue",
+        (),
+        id="requeued-for-a-node-that-is-back-already",
+    ),
+    pytest.param(
+        ev(
             state="NODE_FAIL",
             events={
                 "n3": [("2026-11-29T10:00:05", "fmslurm", "burnin.slow", "node:n3 fails with n1, n2, n4")],
