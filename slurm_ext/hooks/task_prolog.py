@@ -36,8 +36,8 @@ def run(environ: Mapping[str, str], local_dir: str) -> str:
         # One line each: slurmstepd reads them so, and a value of ours has none.
         if _NAME.fullmatch(name) and isinstance(value, str) and value.isprintable():
             said.append(f"export {name}={value}")
-    # Every task runs this; the job's log needs it once: from the batch script, or where there is none from task 0.
-    if environ.get("SLURM_PROCID", "0") == "0" and _is_first_step(environ):
+    # Every task runs this; the job's log needs it once: from the batch script.
+    if _is_batch_script(environ):
         said += [f"print fmslurm: {line}" for line in _texts(lines)]
     return "".join(f"{line}\n" for line in said)
 
@@ -46,12 +46,9 @@ def _texts(lines: object) -> list[str]:
     return [line for line in lines if isinstance(line, str) and line.isprintable()] if isinstance(lines, list) else []
 
 
-def _is_first_step(environ: Mapping[str, str]) -> bool:
-    """Say whether this is the batch script, or step 0 of a job without one."""
-    step = environ.get("SLURM_STEP_ID", "")
-    if environ.get("ENVIRONMENT") == "BATCH" and step in _BATCH_STEPS:
-        return True
-    return step == "0" and environ.get("ENVIRONMENT") != "BATCH"
+def _is_batch_script(environ: Mapping[str, str]) -> bool:
+    """Say whether this is the batch script: what srun prints for a person may be read by a program."""
+    return environ.get("ENVIRONMENT") == "BATCH" and environ.get("SLURM_STEP_ID", "") in _BATCH_STEPS
 
 
 def run_dir(local_dir: str, node: str) -> str:

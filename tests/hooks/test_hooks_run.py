@@ -132,7 +132,7 @@ def test_the_jobs_log_gets_its_line_once(site):
             {"SLURM_STEP_ID": "1", "SLURM_PROCID": "0"},
         )
     ]
-    assert printed == [True, True, True, False, True, False, False]
+    assert printed == [True, True, True, False, False, False, False]
 
 
 def test_in_shadow_nobody_is_told_and_nothing_is_done(site):
