@@ -129,8 +129,9 @@ class Controller:
         ):
             # One more run, so that nobody's job is forgotten; where it fails again it stays failed.
             self.acts.release(attempt, 0.0)
-        if attempt is None and job.restarts > 0 and job.state == "PENDING":
-            # Its run was over before we looked: what is known of it lies in the trails of nodes that we cannot name.
+        if attempt is None and job.restarts > 0 and job.state in ("PENDING", "COMPLETING"):
+            # Its run was over before we looked: what is known of it lies in the trails of nodes that we cannot name. A
+            # requeue counts at once, so a job that still completes shows the number of the run to come.
             return tick
         if attempt is None or (job.restarts > attempt.restarts and attempt.phase == CLOSED):
             if job.state not in ACTIVE and job.state not in OVER and "COMPLETING" not in job.flags:

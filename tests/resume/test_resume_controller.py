@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,17 @@ def test_a_job_that_the_gate_stops_again_and_again_stays_held(world: World):
         assert shared.write_json(path, {"reason": "no partner came"})
     world.tick(3)
     assert world.slurm.acts() == []
+
+
+def test_a_run_that_was_requeued_before_anybody_looked_is_not_booked_as_the_next(world: World):
+    world.slurm.set_job(state="COMPLETING", flags=("COMPLETING",), restarts=1)
+    world.tick()
+    assert world.slurm.acts() == []
+    with closing(Journal(daemon.journal_path(world.settings))) as journal:
+        assert journal.runs("7") == []
+        world.slurm.set_job(state="RUNNING", flags=())
+        world.tick()
+        assert [run.restarts for run in journal.runs("7")] == [1]
 
 
 def test_a_hold_of_a_person_is_never_ours_to_release(world: World):
