@@ -52,6 +52,12 @@ def _place(folder: str, run: str, user: str, node: str) -> tuple[Settings, Place
         folder = os.path.abspath(folder)
         if not is_checkpoint_dir(folder):
             raise UsageError(f"not a checkpoint folder: {folder}")
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise UsageError(f"{folder} is no folder", remedy="Name the run's checkpoint folder")
+        if not os.path.lexists(folder) and os.access(os.path.dirname(folder), os.X_OK) and not run:
+            raise UsageError(
+                f"there is no folder {folder}", remedy="Correct the path, or add --run for what other tiers hold"
+            )
     if run and not is_run_name(run):
         raise UsageError(f"not a run name: {run}", remedy="Letters, digits, dot, dash and underscore, at most 64")
     uid = os.geteuid()

@@ -7,9 +7,9 @@ import csv
 import click
 
 from slurm_ext.aws import catalogue
+from slurm_ext.cli.output import write_named
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import UsageError
-from slurm_ext.files import write_atomic
 from slurm_ext.gres.render import Offer, gres_conf, node_lines
 from slurm_ext.topology.sources import node_map, recorded
 
@@ -67,7 +67,7 @@ def generate(
     offers = _offers(nodes_file, answer, default_type)
     for path, text in ((output, gres_conf(offers, device_dir=device_dir)), (nodes_output, node_lines(offers))):
         if path:
-            write_atomic(path, text)
+            write_named(path, text)
             click.echo(f"wrote {path}: {len(offers)} nodes", err=True)
         else:
             click.echo(text, nl=False)

@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from slurm_ext import __version__
-from slurm_ext.errors import EXIT_INTERNAL, FmslurmError
+from slurm_ext.errors import EXIT_INTERNAL, EXIT_LACKING, FmslurmError
 
 #: command -> (module in slurm_ext.cli, attribute, help line). Help lines live here, so that `--help` imports nothing else.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -92,6 +92,10 @@ def main(argv: list[str] | None = None) -> int:
         # `fmslurm events | head`: the reader has gone, which is no fault. Nothing more may reach the closed pipe.
         sys.stderr.close()
         return 141
+    except OSError as exc:
+        # A file or folder a person named: unreadable, a folder where a file is meant, a full disk.
+        click.echo(f"fmslurm: {exc.filename or 'a file'}: {exc.strerror or exc}", err=True)
+        return EXIT_LACKING
     except KeyboardInterrupt:
         return 130
     except SystemExit as exc:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+
+from slurm_ext.errors import UsageError
+from slurm_ext.files import write_atomic
 
 SCHEMA = 1
 
@@ -22,3 +26,13 @@ def say_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, header: boo
     widths = [max((len(row[column]) for row in every), default=0) for column in range(len(head))]
     for row in every:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def write_named(path: str, text: str) -> None:
+    """Write a file that a person named, whole or not at all. Raise UsageError where its folder is not there, or it is one."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: there is no folder {folder}", remedy="Make it, or correct the path")
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder", remedy="Name a file in it")
+    write_atomic(path, text)

@@ -17,6 +17,7 @@ from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.slurm.model import Job, Node
 from slurm_ext.slurm.versions import is_supported
+from slurm_ext.verdict import one_line
 
 
 @click.command()
@@ -53,6 +54,12 @@ def status(as_json: bool) -> None:
     untried = "" if is_supported(version) else ", not tried with fmslurm"
     click.echo(f"{cluster}: Slurm {version.text} ({slurm.name}{untried}), controller daemon {_beat(beat, alive, now)}")
     click.echo("rooms: " + ", ".join(f"{room} {mode}" for room, mode in modes.items()))
+    for switch in shared.switches(settings.site.share) or ():
+        if switch.until > now:
+            until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(switch.until))
+            why = f"{switch.room} is switched off by {switch.by or 'somebody'} until {until}: {switch.reason or 'no reason given'}"
+            undo = "fmslurm on" if switch.room == "all" else f"fmslurm on {switch.room}"
+            click.echo(f"{one_line(why)}; `{undo}` undoes it")
     say_table(("NODES", "STATE", ""), [(str(len(names)), state, fold(names)) for state, names in states.items()])
     if drained:
         click.echo()

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from slurm_ext.aws.ec2 import describe_instance_topology
+from slurm_ext.cli.output import write_named
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, UsageError
-from slurm_ext.files import write_atomic
 from slurm_ext.slurm import connect
 from slurm_ext.topology import render
 from slurm_ext.topology.build import build
@@ -72,7 +72,7 @@ def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
     tree, origin = _tree(site_settings(), nodes_file, ec2_answer)
     text = render.topology_conf(tree, origin=origin)
     if output:
-        write_atomic(output, text)
+        write_named(output, text)
         click.echo(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes", err=True)
     else:
         click.echo(text, nl=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from calendar import timegm
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -76,7 +77,11 @@ def load(path: str) -> Case:
 def _text(folder: str, name: str) -> str:
     if os.path.basename(name) != name or not name:
         raise ValueError(f"{name!r} is no file of this folder")
-    with open(os.path.join(folder, name), encoding="utf-8", errors="replace", newline="") as stream:
+    # A FIFO would be waited for without end.
+    descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, encoding="utf-8", errors="replace", newline="") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{name} is no regular file")
         text = stream.read(FILE_MAX_BYTES + 1)
     if len(text) > FILE_MAX_BYTES:
         raise ValueError(f"{name} is larger than {FILE_MAX_BYTES >> 20} MiB")

@@ -9,9 +9,10 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from slurm_ext import command
 from slurm_ext.errors import LackingError, PartlyDoneError, UsageError
@@ -113,10 +114,13 @@ def running(directory: str) -> bool:
     return bool(process.marked(directory))
 
 
-def leftovers(directory: str) -> list[str]:
-    """Return, in words, what a lab has outside its folder at this moment: processes, links, mounts, control groups."""
+def leftovers(directory: str, made: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
+    """Return, in words, what a lab has outside its folder at this moment: processes, links, mounts, control groups.
+
+    `made` is what its journal said; None: what the journal says now, which is gone where the lab was taken down.
+    """
     found = [f"process {p.pid.pid} ({p.name})" for p in processes(directory)]
-    for entry in journal.read(directory):
+    for entry in journal.read(directory) if made is None else made:
         if entry["make"] == "link":
             found += [f"link {name}" for name in network.links_of_host(entry["name"])]
         if entry["make"] == "file" and os.path.lexists(entry["path"]):

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_ext import command
+from slurm_ext.config import yaml_file
 from slurm_ext.events import Event
-from slurm_ext.lab.stage import FMSLURM, Stage
+from slurm_ext.lab.stage import CHECKPOINT_EVERY, FMSLURM, RUN, STEPS, BrokenStoryError, Stage
+from slurm_ext.slurm import connect
 
 MANIFEST = ".fmslurm-manifest.json"
 
@@ -31,23 +33,31 @@ def burnin_of(event: Event) -> dict[str, Any]:
     return found if isinstance(found, dict) and "verdict" in found else {}
 
 
-def passed_burnin(stage: Stage, restart: str) -> str:
-    """Return in words what the burn-in of one start measured, once every node of the job has passed; else nothing."""
+def passed_burnin(stage: Stage, restart: str) -> dict[str, Any]:
+    """Return the burn-in's outcome of one start, once it has passed on every node of the job; else nothing."""
     rows = [e for e in attempts(stage, "gate.prolog") if restarts(e) == restart]
-    found = [burnin_of(event) for event in rows]
-    good = [row for row in found if row and row["verdict"] == "pass"]
+    good = [found for event in rows if (found := burnin_of(event)) and found["verdict"] == "pass"]
     nodes = {int(str(event.data.get("nodes", 0))) for event in rows}
-    if not good or nodes != {len(good)}:
-        return ""
-    first = good[0]
-    return f"{len(good)} nodes, {first['ranks']} GPUs, {first['busbw_gbs']:.3f} GB/s bus bandwidth in {first['seconds']:.1f} s"
+    return good[0] if good and nodes == {len(good)} else {}
+
+
+def bandwidth(stage: Stage, outcome: dict[str, Any]) -> str:
+    """Check that a burn-in measured a bus bandwidth above the lab's own floor, and return what it measured in words."""
+    assert stage.lab is not None
+    busbw_gbs, floor_gbs = outcome["busbw_gbs"] or 0.0, stage.lab.state.floors["busbw_gbs"]
+    words = f"{outcome['ranks']} GPUs, {busbw_gbs:.3f} GB/s bus bandwidth in {outcome['seconds']:.1f} s"
+    kept = busbw_gbs >= floor_gbs > 0
+    stage.show.promise(
+        "the all-reduce over the job's nodes is above the floor", kept, f"{words}, floor {floor_gbs:.3f}"
+    )
+    return words
 
 
 def leaves(stage: Stage, nodes: list[str]) -> list[str]:
     """Return the leaf switches of these nodes, as the running Slurm tells them."""
-    found = json.loads(stage.run(FMSLURM, "topology", "show", "--json").stdout)
-    leaf_of = {node: path[-1] for node, path in found["paths"].items()}
-    return sorted({leaf_of[node] for node in nodes})
+    assert stage.lab is not None
+    paths = connect(yaml_file.load(str(stage.lab.path("etc/fmslurm/fmslurm.yaml")))).topology()
+    return sorted({paths[node][-1] for node in nodes})
 
 
 def newest_on_lustre(stage: Stage) -> int | None:
@@ -79,24 +89,30 @@ def burnin_conviction(stage: Stage) -> Event | None:
     return rows[0]._replace(reason=burnin_of(rows[0])["reason"]) if rows else None
 
 
-def restored(stage: Stage) -> None:
-    """Check in the job's own log that its last start began where the newest whole checkpoint was."""
+def restored(stage: Stage, whole: int | None) -> None:
+    """Check in the job's own log that its last start began at `whole`, the newest whole step before it, from Lustre."""
     assert stage.lab is not None
     log = stage.lab.path("lustre", "train.log").read_text(errors="replace").splitlines()
-    restores = [line for line in log if ": restored step " in line]
-    saved = [int(line.split()[1]) for line in log if line.startswith("step ")]
-    step = int(restores[-1].split("restored step ")[1].split()[0]) if restores else 0
-    stage.show.promise(
-        "the job restored a whole checkpoint from the nearest tier", step > 0, restores[-1] if restores else ""
+    places = [place for place, line in enumerate(log) if ": restored step " in line]
+    said = log[places[-1]] if places else "nothing was restored"
+    wanted = f": restored step {whole} from {stage.lab.path('lustre', 'checkpoints', f'step-{whole}')}"
+    stage.show.promise("the job restored the newest whole checkpoint, from Lustre", said.endswith(wanted), said)
+    cut = places[0] if places else len(log)
+    before, after = (
+        [int(line.split()[1]) for line in part if line.startswith("step ")] for part in (log[:cut], log[cut:])
     )
-    again = len([number for number in saved if number <= step]) - len({number for number in saved if number <= step})
-    stage.show.promise("no step before it was computed twice", again == 0, f"{again} steps again")
+    kept = bool(before) and bool(after) and whole is not None and min(after) > whole
+    seen = f"seen before: up to step {max(before, default=0)}; from {min(after, default=0)} on afterwards"
+    stage.show.promise("only what came after that checkpoint was computed again", kept, seen)
 
 
 def weights(stage: Stage, reference: subprocess.Popen[bytes]) -> None:
     """Compare the final weights with those of the uninterrupted run, bit for bit."""
     assert stage.lab is not None
-    reference.wait(timeout=120)
+    try:
+        reference.wait(timeout=120)
+    except subprocess.TimeoutExpired as exc:
+        raise BrokenStoryError("the uninterrupted run does not end") from exc
     ours, theirs = stage.lab.path("lustre", "weights.npy"), stage.lab.path("reference.npy")
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "" for path in (ours, theirs)]
     kept = bool(digests[0]) and digests[0] == digests[1]
@@ -115,30 +131,36 @@ def why_and_checkpoints(stage: Stage, culprit: str, slow: str) -> None:
     )
     stage.show.promise("fmslurm why tells the story with evidence", kept)
     folder = str(stage.lab.path("lustre", "checkpoints"))
-    last = newest_on_lustre(stage)
-    listing = stage.wait("the last checkpoint to be whole on S3", lambda: _on_s3(stage, folder, last), 90)
-    for line in stage.fmslurm("ckpt", "list", "--run", "demo", "--dir", folder).stdout.splitlines():
+    last = newest_on_lustre(stage) or 0
+    stage.wait(
+        "the last checkpoint to be whole on S3", lambda: _tiers(stage, folder).get(last, {}).get("s3") == "whole", 90
+    )
+    for line in stage.fmslurm("ckpt", "list", "--run", RUN, "--dir", folder).stdout.splitlines():
         stage.show.quote(line)
-    stage.show.promise("fmslurm ckpt list shows where each checkpoint lies", bool(listing))
+    found = _tiers(stage, folder)
+    kept = set(found) == set(range(CHECKPOINT_EVERY, STEPS + 1, CHECKPOINT_EVERY)) and all(
+        "whole" in tiers.values() for tiers in found.values()
+    )
+    seen = f"{len(found)} checkpoints, each whole somewhere" if kept else str(found)
+    stage.show.promise("fmslurm ckpt list shows where each checkpoint lies", kept, seen)
     # The nearest copy is lost: what comes back can only come from S3.
     whole = stage.lab.path("lustre", "checkpoints", f"step-{last}")
     aside = whole.rename(stage.lab.path("lustre", "aside"))
     stage.show.say(f"step {last} is taken away from Lustre")
-    stage.fmslurm("ckpt", "restore", "--run", "demo", "--dir", folder, "--step", str(last))
+    stage.fmslurm("ckpt", "restore", "--run", RUN, "--dir", folder, "--step", str(last))
     same = _same_files(aside, whole)
     stage.show.promise(
         "S3 holds the last checkpoint, whole", same > 0, f"step {last}: {same} files came back and are the same"
     )
 
 
-def _on_s3(stage: Stage, folder: str, step: int | None) -> bool:
-    arguments = ("ckpt", "list", "--run", "demo", "--dir", folder, "--json")
-    result = stage.run(FMSLURM, *arguments, check=False)
+def _tiers(stage: Stage, folder: str) -> dict[int, dict[str, str]]:
+    """Return for each step what `ckpt list` says of each tier."""
+    result = stage.run(FMSLURM, "ckpt", "list", "--run", RUN, "--dir", folder, "--json", check=False)
     try:
-        rows = json.loads(result.stdout)["checkpoints"]
+        return {int(row["step"]): dict(row["tiers"]) for row in json.loads(result.stdout)["checkpoints"]}
     except (ValueError, KeyError):
-        return False
-    return any(row["step"] == step and row["tiers"].get("s3") == "whole" for row in rows)
+        return {}
 
 
 def _same_files(wanted: Path, found: Path) -> int:

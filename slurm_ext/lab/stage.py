@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,13 +81,20 @@ class Stage:
     # --- what it looks at --------------------------------------------------------------------------------------
 
     def job_fields(self) -> dict[str, str]:
-        """Return the job as squeue sees it: state, reason, nodes, excluded nodes, restarts."""
+        """Return the job as squeue sees it: state, reason, nodes, excluded nodes."""
         form = "%T|%r|%N|%x"
         result = self.run("squeue", "-h", "-t", "all", "-j", self.job, "-o", form, timeout_s=15, check=False)
         parts = result.stdout.strip().split("|")
         if len(parts) != 4:
             return {}
         return dict(zip(("state", "reason", "nodes", "excluded"), parts, strict=True))
+
+    def restarts(self) -> int:
+        """Return how often Slurm has put the job back into the queue."""
+        found = re.search(
+            r"\bRestarts=(\d+)", self.run("scontrol", "show", "job", self.job, timeout_s=15, check=False).stdout
+        )
+        return int(found.group(1)) if found else 0
 
     def expand(self, hostlist: str) -> list[str]:
         """Return the names in a hostlist, as Slurm expands it."""

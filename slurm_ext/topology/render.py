@@ -8,7 +8,7 @@ from slurm_ext.topology.model import Switch, Tree
 
 def topology_conf(tree: Tree, *, origin: str) -> str:
     """Return topology.conf(5) for the plugin topology/tree; the cloud's own id stands in a comment before each line."""
-    lines = [f"# Written by fmslurm from {origin}. Changes here are lost at the next `fmslurm topology apply`."]
+    lines = [f"# Written by fmslurm from {origin}. Changes here are lost at the next `fmslurm topology generate -o`."]
     lines += [f"# {note}" for note in tree.notes]
     for switch in tree.switches:
         lines.append(f"# {switch.name} = {switch.cloud_id}")

@@ -102,3 +102,11 @@ def test_times():
 def test_list_shows_what_is_off(monkeypatch):
     done = CliRunner().invoke(gate, ["list", "--json"], standalone_mode=False)
     assert {check["state"] for check in json.loads(done.output)["checks"]} == {"on"}
+
+
+def test_a_fifo_is_answered_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "case.json")
+    result = CliRunner().invoke(gate, ["replay", "--json", str(tmp_path)])
+    answer = json.loads(result.output)
+    assert result.exit_code == 0
+    assert (answer["verdict"], "no regular file" in answer["error"]) == ("unknown", True)
