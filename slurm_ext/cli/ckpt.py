@@ -52,12 +52,6 @@ def _place(folder: str, run: str, user: str, node: str) -> tuple[Settings, Place
         folder = os.path.abspath(folder)
         if not is_checkpoint_dir(folder):
             raise UsageError(f"not a checkpoint folder: {folder}")
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            raise UsageError(f"{folder} is no folder", remedy="Name the run's checkpoint folder")
-        if not os.path.lexists(folder) and os.access(os.path.dirname(folder), os.X_OK) and not run:
-            raise UsageError(
-                f"there is no folder {folder}", remedy="Correct the path, or add --run for what other tiers hold"
-            )
     if run and not is_run_name(run):
         raise UsageError(f"not a run name: {run}", remedy="Letters, digits, dot, dash and underscore, at most 64")
     uid = os.geteuid()
@@ -95,7 +89,13 @@ def list_(
     folder: str = "", run: str = "", user: str = "", node: str = "", as_json: bool = False, noheader: bool = False
 ) -> None:
     """List the steps, the newest first, with the tiers that hold them."""
-    settings, place = _place(folder or os.environ.get("FMSLURM_CKPT_DIR", ""), run, user, node)
+    folder = folder or os.environ.get("FMSLURM_CKPT_DIR", "")
+    settings, place = _place(folder, run, user, node)
+    if folder and not run and not os.path.isdir(folder) and os.access(os.path.dirname(place.folder), os.X_OK):
+        # `latest` finds none there, as before a first save; who lists a folder wants to know that the name is wrong.
+        raise UsageError(
+            f"there is no folder {folder}", remedy="Correct the path, or add --run for what other tiers hold"
+        )
     found, now = survey(settings, place), time.time()
     if as_json:
         say_json(
