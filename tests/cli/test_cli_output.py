@@ -32,3 +32,14 @@ def test_a_file_that_cannot_be_read_is_no_error_of_ours(
     sources = ["--nodes", str(tmp_path / "nodes.csv"), "--ec2-answer", str(tmp_path / "ec2.json")]
     assert main(["topology", "diff", *sources, str(tmp_path)]) == 3
     assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/run", "file"])
+def test_a_checkpoint_folder_that_is_none_is_not_an_empty_one(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
+    (tmp_path / "file").write_text("")
+    assert main(["ckpt", "list", "--dir", str(tmp_path / name)]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert main(["ckpt", "latest", "--dir", str(tmp_path / name)]) == 1
