@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import stat
 import time
 from collections.abc import Callable
 from functools import partial
@@ -73,6 +74,16 @@ def _place(folder: str, run: str, user: str, node: str) -> tuple[Settings, Place
     return settings, Place(uid, run, folder, node)
 
 
+def _is_missing(folder: str) -> bool:
+    """Say whether there is surely no such folder; one that is closed to us may be there."""
+    try:
+        return not stat.S_ISDIR(os.stat(folder).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
 @click.group(invoke_without_command=True)
 @click.pass_context
 def ckpt(context: click.Context) -> None:
@@ -91,7 +102,7 @@ def list_(
     """List the steps, the newest first, with the tiers that hold them."""
     folder = folder or os.environ.get("FMSLURM_CKPT_DIR", "")
     settings, place = _place(folder, run, user, node)
-    if folder and not run and not os.path.isdir(folder) and os.access(os.path.dirname(place.folder), os.X_OK):
+    if folder and not run and _is_missing(place.folder):
         # `latest` finds none there, as before a first save; who lists a folder wants to know that the name is wrong.
         raise UsageError(
             f"there is no folder {folder}", remedy="Correct the path, or add --run for what other tiers hold"
