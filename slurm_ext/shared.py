@@ -45,6 +45,11 @@ class Drain(NamedTuple):
     node: str
 
 
+#: What lies in an attempt's folder: that it ended before it started, what its burn-in showed, where it starts from, and
+#: what was decided after its end. Hooks, burn-in and controller meet in these files.
+STOPPED_FILE, BURNIN_FILE, RESTORE_FILE, DECISION_FILE = "stopped.json", "burnin.json", "restore.json", "decision.json"
+
+
 def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
     """Run work in a child and return what it returned as plain data, or None where it failed or took too long."""
 

@@ -315,7 +315,7 @@ def record(job: BurninJob, settings: Settings, outcome: Outcome) -> None:
         history.append(at_node(settings.site.state_dir, job.node), line)
     if job.node == job.nodes[0] and settings.site.share:
         with contextlib.suppress(ValueError):
-            shared.write_json(shared.attempt_path(settings.site.share, job.key, "burnin.json"), line)
+            shared.write_json(shared.attempt_path(settings.site.share, job.key, shared.BURNIN_FILE), line)
 
 
 def main() -> None:

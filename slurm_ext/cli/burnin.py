@@ -19,7 +19,7 @@ from slurm_ext.burnin.step import job_of_step
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import config_path
 from slurm_ext.config.locate import settings as site_settings
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.errors import EXIT_FINDING, EXIT_LACKING, EXIT_OK, LackingError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError, expand
@@ -194,5 +194,5 @@ def _lines(settings: Settings) -> list[dict[str, Any]]:
     if settings.site.share:
         below = Path(settings.site.share) / "jobs"
         return [line for path in sorted(below.glob("*/*/burnin.json")) for line in history.read(str(path))]
-    name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    name = os.environ.get("SLURMD_NODENAME") or machine_name()
     return list(history.read(os.path.join(at_node(settings.site.state_dir, name), history.NAME)))

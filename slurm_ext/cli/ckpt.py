@@ -16,7 +16,7 @@ import click
 from slurm_ext import command
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config import locate
-from slurm_ext.config.model import Settings
+from slurm_ext.config.model import Settings, machine_name
 from slurm_ext.errors import EXIT_FINDING, FindingError, FmslurmError, LackingError, UsageError
 from slurm_ext.request import is_checkpoint_dir, is_run_name
 from slurm_ext.staging import Checkpoints, find
@@ -70,7 +70,7 @@ def _place(folder: str, run: str, user: str, node: str) -> tuple[Settings, Place
             "it is not said which run is meant", remedy="Name the folder with --dir, or the run with --run"
         )
     folder = find.checkpoint_folder(settings, run, folder, uid)
-    node = node or os.environ.get("SLURMD_NODENAME", "") or os.uname().nodename.split(".")[0]
+    node = node or os.environ.get("SLURMD_NODENAME", "") or machine_name()
     return settings, Place(uid, run, folder, node)
 
 

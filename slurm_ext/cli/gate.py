@@ -11,13 +11,14 @@ import click
 from slurm_ext import verdict
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import settings as site_settings
+from slurm_ext.config.model import machine_name
 from slurm_ext.errors import EXIT_FINDING, EXIT_OK, FmslurmError
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN, Verdict
 
 
 def this_node() -> str:
     """Return the name Slurm knows this machine by, as far as it can be told: SLURMD_NODENAME, else the short host name."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    return os.environ.get("SLURMD_NODENAME") or machine_name()
 
 
 @click.group()

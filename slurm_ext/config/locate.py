@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_ext.config import yaml_file
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.config.rules import SECTIONS, keys
 
 DEFAULT_PATH = "/etc/fmslurm/fmslurm.yaml"
@@ -61,4 +61,4 @@ def settings() -> Settings:
 
 def trail_path(settings: Settings) -> str:
     """Return the path of this machine's own trail of events."""
-    return os.path.join(at_node(settings.site.log_dir, os.uname().nodename.split(".")[0]), "events.jsonl")
+    return os.path.join(at_node(settings.site.log_dir, machine_name()), "events.jsonl")

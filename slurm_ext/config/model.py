@@ -6,6 +6,7 @@ Standard library only, no YAML: hooks read these from the pushed JSON snapshot. 
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 #: The ladder of one room: nothing, decide and write down, also tell people, also act.
@@ -217,3 +218,8 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
 def at_node(path: str, node: str) -> str:
     """Return the path with `%n` replaced by the node's name, Slurm's own convention for several slurmd on a machine."""
     return path.replace("%n", node)
+
+
+def machine_name() -> str:
+    """Return this machine's short host name: its name in Slurm, where no slurmd says another."""
+    return os.uname().nodename.split(".")[0]

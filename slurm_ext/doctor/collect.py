@@ -9,6 +9,7 @@ import time
 from slurm_ext import command, shared
 from slurm_ext.config import snapshot
 from slurm_ext.config.locate import Located
+from slurm_ext.config.model import machine_name
 from slurm_ext.credential import for_site
 from slurm_ext.doctor.model import Facts
 from slurm_ext.errors import FmslurmError
@@ -85,14 +86,11 @@ def _snapshot_hash(share: str, errors: dict[str, str]) -> str | None:
 
 def _munge_answers(located: Located, errors: dict[str, str]) -> bool | None:
     """Seal and open one message, in a child, since libmunge waits long for a munged that hangs."""
-
-    def work() -> bytes:
-        authenticator = for_site(located.settings, os.uname().nodename.split(".")[0])
-        return authenticator.open(authenticator.seal(b"doctor"))
-
     try:
-        for_site(located.settings, os.uname().nodename.split(".")[0])
+        authenticator = for_site(located.settings, machine_name())
     except FmslurmError as exc:
         errors["munge"] = str(exc)
         return False
-    return command.call_bounded(work, timeout_s=PROBE_S) == b"doctor"
+    return (
+        command.call_bounded(lambda: authenticator.open(authenticator.seal(b"doctor")), timeout_s=PROBE_S) == b"doctor"
+    )

@@ -5,14 +5,13 @@ The exit code is always 0: an epilog that fails drains its node, and a node is d
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_ext import shared, verdict
 from slurm_ext.config import modes, snapshot
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import decide, environment, jobfile, leftovers, trail
@@ -22,7 +21,6 @@ from slurm_ext.hooks.supervise import PASS
 from slurm_ext.verdict import FAIL
 
 #: By which file of an attempt the controller says that it has decided what follows.
-DECISION = "decision.json"
 
 #: A fault can be logged a moment before the job's own clock says that it began (seconds).
 WINDOW_SLACK_S = 2.0
@@ -31,7 +29,7 @@ WINDOW_SLACK_S = 2.0
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
     """Run the epilog for the job in `environ`; return 0."""
     now = time.time()
-    job = environment.parse(environ, hostname=os.uname().nodename.split(".")[0])
+    job = environment.parse(environ, hostname=machine_name())
     if job is None:
         return PASS
     seen = snapshot.view(share, at_node(local_dir, job.node))
@@ -109,7 +107,7 @@ def _wait_for_controller(job: HookJob, share: str, hold_s: float) -> None:
 
     A requeue of a job that is FAILED already breaks its dependants; while it completes they stay pending.
     """
-    path = shared.attempt_path(share, job.attempt, DECISION)
+    path = shared.attempt_path(share, job.attempt, shared.DECISION_FILE)
     give_up = time.monotonic() + hold_s
     while path and time.monotonic() < give_up:
         if shared.read_json(path, timeout_s=1.0) is not None:

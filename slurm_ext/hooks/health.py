@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from slurm_ext import events, verdict
 from slurm_ext.config import modes, snapshot
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import environment, trail
@@ -29,7 +29,7 @@ LAST = "health.json"
 
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
     """Look at this node unless another look runs; return 0."""
-    node = environ.get("SLURMD_NODENAME", "") or os.uname().nodename.split(".")[0]
+    node = environ.get("SLURMD_NODENAME", "") or machine_name()
     if environment.parse({"SLURM_JOB_ID": "0", "SLURMD_NODENAME": node}) is None:
         return PASS
     seen = snapshot.view(share, at_node(local_dir, node))

@@ -7,8 +7,6 @@ import time
 from slurm_ext import shared
 from slurm_ext.hooks.environment import HookJob
 
-STOPPED = "stopped.json"
-
 
 def drain_mark(share: str, job: HookJob, node: str) -> str:
     """Return the path of the file by which one hook claims the drain of a node for an attempt."""
@@ -23,11 +21,11 @@ def claim_drain(share: str, job: HookJob, node: str) -> str:
 
 def tell_partners(share: str, job: HookJob, reason: str) -> None:
     """Say that this attempt ends here, so that innocent nodes wait for nobody."""
-    path = shared.attempt_path(share, job.attempt, STOPPED)
+    path = shared.attempt_path(share, job.attempt, shared.STOPPED_FILE)
     shared.decide_once(path, {"schema": 1, "node": job.node, "time": time.time(), "reason": reason})
 
 
 def stopped(share: str, job: HookJob) -> str:
     """Return which node ended this attempt and why, or nothing."""
-    found = shared.read_json(shared.attempt_path(share, job.attempt, STOPPED), timeout_s=1.0)
+    found = shared.read_json(shared.attempt_path(share, job.attempt, shared.STOPPED_FILE), timeout_s=1.0)
     return f"{found.get('node')}: {found.get('reason')}" if found else ""

@@ -5,14 +5,13 @@ Exit 1 means "this node is convicted and must drain" and nothing else; whatever 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext import shared, verdict
 from slurm_ext.config import modes, snapshot
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.hooks import decide, environment, jobfile, marks, restore, trail
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
@@ -47,7 +46,7 @@ class Passed(NamedTuple):
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
     """Run the prolog for the job in `environ` and return the hook's exit code."""
     started = time.time()
-    hostname = os.uname().nodename.split(".")[0]
+    hostname = machine_name()
     job = environment.parse(environ, hostname=hostname)
     if job is None:
         return PASS

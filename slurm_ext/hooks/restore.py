@@ -59,7 +59,9 @@ def _decide(job: HookJob, settings: Settings, share: str, *, nvme: bool) -> tupl
     step, folder = (found.step, found.path) if found else (-1, "")
     if one:
         return step, folder
-    won = shared.decide_once(shared.attempt_path(share, job.attempt, "restore.json"), {"step": step, "node": job.node})
+    won = shared.decide_once(
+        shared.attempt_path(share, job.attempt, shared.RESTORE_FILE), {"step": step, "node": job.node}
+    )
     if won is None or type(won.get("step")) is not int:
         return None
     if won["step"] == step:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from slurm_ext import events
+from slurm_ext.config.model import machine_name
 from slurm_ext.hooks import supervise
 
 DEFAULT_LOG_DIR = "/var/log/fmslurm"
@@ -18,7 +19,7 @@ DEFAULT_LOG_DIR = "/var/log/fmslurm"
 def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> None:
     """Write `hook.broke` to the system log and to this node's trail; never raises."""
     supervise.log(f"{kind}: {what}")
-    node = environ.get("SLURMD_NODENAME", "") or os.uname().nodename.split(".")[0]
+    node = environ.get("SLURMD_NODENAME", "") or machine_name()
     job = environ.get("SLURM_JOB_ID", "")
     if "/" in node or node.startswith("."):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
 from slurm_ext.slurm.model import Job, Node
 from slurm_ext.slurm.protocol import Slurm
 
-DECISION_FILE = "decision.json"
 #: How long (seconds) a verdict waits for the epilogs of all nodes to tell what they saw; they hold the job longer than that.
 SETTLE_S = 4.0
 #: Prologs of one job may start minutes apart (one hung slurmd delays the nodes behind it in the fan-out).
@@ -223,7 +223,7 @@ class Controller:
                 len(tick.nodes),
                 attempt.job.node_count or 1,
                 attempt.by_slurm,
-                (hash_of(attempt.key) % 1000) / 1000,
+                (zlib.crc32(attempt.key.encode()) % 1000) / 1000,
             ),
         )
         dry_run = self.mode(tick, attempt.job.partition) != "enforce"
@@ -291,7 +291,7 @@ class Controller:
         """Write the decision where the epilog waits for it and where people and tools find it."""
         decision = attempt.decision
         assert decision is not None
-        path = shared.attempt_path(self.settings.site.share, attempt.key, DECISION_FILE)
+        path = shared.attempt_path(self.settings.site.share, attempt.key, shared.DECISION_FILE)
         shared.write_json(
             path,
             {
@@ -305,14 +305,6 @@ class Controller:
                 "time": time.time(),
             },
         )
-
-
-def hash_of(text: str) -> int:
-    """Return a number that is the same for the same text in every process."""
-    number = 2166136261
-    for letter in text.encode():
-        number = (number ^ letter) * 16777619 % 2**32
-    return number
 
 
 def _state_behind(job: Job) -> str:

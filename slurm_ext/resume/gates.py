@@ -59,7 +59,7 @@ class Gates:
             ended.add(key)
             if key not in self._told:
                 mark = {"schema": 1, "node": BY, "by": BY, "time": now, "reason": "the job was ended in its gate"}
-                if shared.decide_once(shared.attempt_path(share, key, "stopped.json"), mark) is not None:
+                if shared.decide_once(shared.attempt_path(share, key, shared.STOPPED_FILE), mark) is not None:
                     self._told.add(key)
         self._told &= ended
         before = self._in_gate

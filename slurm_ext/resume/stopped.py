@@ -18,9 +18,6 @@ from slurm_ext.slurm.protocol import Slurm
 #: Reasons of a hold that a person (or an administrator) set: never ours to release.
 PERSONS = ("JobHeldUser", "JobHeldAdmin")
 
-STOPPED_FILE = "stopped.json"
-BURNIN_FILE = "burnin.json"
-
 
 class Stop(NamedTuple):
     """Why a hook stopped the attempt before, which nodes it suspects, and how many attempts in a row ended so."""
@@ -38,14 +35,14 @@ def find(settings: Settings, cluster: str, job: Job) -> Stop | None:
     times = 0
     reason = ""
     for restarts in range(job.restarts - 1, -1, -1):
-        found = _read(share, cluster, job.job_id, restarts, STOPPED_FILE)
+        found = _read(share, cluster, job.job_id, restarts, shared.STOPPED_FILE)
         if not found or found.get("by") == BY:  # the controller only told the hooks what Slurm did not
             break
         times += 1
         reason = reason or str(found.get("reason", ""))
     if not times:
         return None
-    burnin = _read(share, cluster, job.job_id, job.restarts - 1, BURNIN_FILE) or {}
+    burnin = _read(share, cluster, job.job_id, job.restarts - 1, shared.BURNIN_FILE) or {}
     measured = burnin.get("measured")
     named = measured.get("suspects", []) if isinstance(measured, dict) and burnin.get("verdict") == "fail" else []
     suspects = tuple(str(name) for name in named) if isinstance(named, list) else ()

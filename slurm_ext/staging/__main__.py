@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
 
 from slurm_ext.config import snapshot
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.config.modes import switch_off
 from slurm_ext.errors import EXIT_USAGE, FmslurmError
 from slurm_ext.staging.agent import serve
@@ -43,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the agent and return the exit code."""
     parser = argparse.ArgumentParser(prog="fmslurm-agent", description="Move checkpoints from this node's NVMe on.")
     parser.add_argument("--config", default="/etc/fmslurm/fmslurm.yaml", help="fmslurm.yaml, or a pushed snapshot")
-    parser.add_argument("--node", default=os.uname().nodename.split(".")[0], help="this node's name in Slurm")
+    parser.add_argument("--node", default=machine_name(), help="this node's name in Slurm")
     parser.add_argument("--once", action="store_true", help="look once, try everything once, and end")
     options = parser.parse_args(argv)
     try:

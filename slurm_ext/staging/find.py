@@ -24,6 +24,7 @@ from slurm_ext.staging.model import (
     parse_shard,
     parse_step,
     shard_name,
+    step_name,
 )
 
 
@@ -117,7 +118,7 @@ def steps_in(folder: str) -> list[int]:
 
 def shared_step(folder: str, step: int) -> str:
     """Return where a step lies in a run's checkpoint folder."""
-    return os.path.join(folder, f"step-{step}")
+    return os.path.join(folder, step_name(step))
 
 
 def iter_shared(folder: str) -> Iterator[Found]:
@@ -157,7 +158,7 @@ def iter_nvme(run_folder: str) -> Iterator[Found]:
 def attempts_of(run_folder: str, step: int) -> Iterator[tuple[str, str]]:
     """Yield name and path of each attempt's folder of a step on NVMe."""
     try:
-        with os.scandir(os.path.join(run_folder, f"step-{step}")) as names:
+        with os.scandir(os.path.join(run_folder, step_name(step))) as names:
             for name in names:
                 if not name.name.startswith(".") and name.is_dir(follow_symlinks=False):
                     yield name.name, name.path
