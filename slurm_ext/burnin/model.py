@@ -32,6 +32,8 @@ class BurninJob(NamedTuple):
     gpus: int
     instance_type: str = ""
     uid: int = 0
+    partition: str = ""
+    strict: bool = False
 
     @property
     def key(self) -> str:
@@ -59,6 +61,9 @@ class RankReport(NamedTuple):
     mismatches: int = 0
     first_bad: int = -1
     checksums: tuple[str, ...] = ()
+    sustain_ms: float = 0.0  # median of one all-reduce in the sustained traffic; 0: there was none
+    sustain_steps: int = 0
+    drift: float = 1.0  # its last quarter's median by its first's
 
 
 class Suspect(NamedTuple):
@@ -67,6 +72,14 @@ class Suspect(NamedTuple):
     node: str
     why: str
     local: bool = False
+
+
+class RailResult(NamedTuple):
+    """What one rail (the GPU of one index on each node of a group) showed by itself."""
+
+    gpu: int
+    outcome: str
+    busbw_gbs: float | None = None
 
 
 class GroupResult(NamedTuple):
@@ -80,10 +93,12 @@ class GroupResult(NamedTuple):
     environment: tuple[Suspect, ...] = ()  # nodes whose software, not hardware, was in the way
     evidence: tuple[str, ...] = ()
     judged: bool = True  # False: no floor is known, so the speed was not judged
+    rails: tuple[RailResult, ...] = ()  # of a round of rails only
 
 
 class Round(NamedTuple):
-    """What runs at the same time: disjoint groups of nodes. `kind`: all, isolate, alone, pairs, confirm, again."""
+    """What runs at the same time: disjoint groups of nodes. `kind`: all, isolate, alone, pairs, confirm, again; groups
+    (instead of all where the job is large), across (one node of each group), rails (a communicator for each GPU index)."""
 
     kind: str
     groups: tuple[tuple[str, ...], ...]
@@ -94,6 +109,19 @@ class RoundResult(NamedTuple):
 
     kind: str
     groups: tuple[GroupResult, ...]
+
+
+class Past(NamedTuple):
+    """An earlier burn-in, as history tells it: what one node, or a group of them, showed. `time` is seconds since 1970."""
+
+    time: float
+    job: str
+    nodes: tuple[str, ...]
+    verdict: str
+    rule: str = ""
+    suspects: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()
+    busbw_gbs: float | None = None
 
 
 class Decision(NamedTuple):

@@ -69,10 +69,21 @@ class Burnin(NamedTuple):
     reuse_pass_h: float = 6.0
     deadline_s: float = 90.0
     rendezvous_s: float = 30.0
+    late_s: float = 120.0  # how long those that passed keep a witness for nodes whose prolog comes late
     on_unknown: str = "requeue"  # pass, requeue, hold
+    on_absent: str = "requeue"  # without the nodes that never came; pass, hold
+    on_fabric: str = "hold"  # more than a third suspect; pass, requeue
     user_may: tuple[str, ...] = ("normal", "strict")
     message_bytes: int = 1 << 30
     iterations: int = 20
+    sustain_s: float = 4.0  # of traffic without a pause, behind the timed all-reduces
+    strict_sustain_s: float = 60.0
+    strict_partitions: tuple[str, ...] = ()
+    group_nodes: int = 64  # larger jobs are tested in groups of so many, by leaf switch, then one node of each
+    relative_percent: float = 15.0  # below the fleet's own median
+    relative_act: str = "flag"  # flag, drain
+    history_d: float = 30.0
+    nccl_check: bool = True  # report where NCCL inside a job differs from what was proven
     floor_busbw_gbs: float = 0.0
     pair_floor_busbw_gbs: float = 0.0
     nccl_library: str = ""
@@ -200,6 +211,9 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     **{("mode", room): MODES for room in ROOMS},
     ("gate", "on_unknown"): ("pass", "requeue"),
     ("burnin", "on_unknown"): ("pass", "requeue", "hold"),
+    ("burnin", "on_absent"): ("pass", "requeue", "hold"),
+    ("burnin", "on_fabric"): ("pass", "requeue", "hold"),
+    ("burnin", "relative_act"): ("flag", "drain"),
     ("burnin", "user_may"): ("strict", "normal", "skip"),
     ("burnin", "transport"): ("efa", "socket"),
     ("drain", "when_open"): ("requeue", "pass", "hold"),
