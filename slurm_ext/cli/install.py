@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from slurm_ext import events
+from slurm_ext.cli import install_nccl
 from slurm_ext.cli.lab_daemons import LabDaemons
 from slurm_ext.cli.output import say_json
 from slurm_ext.config.locate import DEFAULT_PATH, Located, locate, trail_path
-from slurm_ext.errors import EXIT_LACKING, EXIT_PARTLY, FindingError, LackingError
+from slurm_ext.errors import EXIT_LACKING, EXIT_PARTLY, FindingError, LackingError, UsageError
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.site import apply, detect, manifest, release, slurm_conf, systemd
 from slurm_ext.site import install as steps
-from slurm_ext.site.model import Conflict, Plan
+from slurm_ext.site import nccl as nccl_library
+from slurm_ext.site.model import FOLDER, Conflict, Entry, Plan
 from slurm_ext.site.plan import Place, Release, in_the_way, plan
 from slurm_ext.slurm import connect
 
@@ -26,12 +29,44 @@ ROLES = ("auto", "head", "node", "both")
 @click.command()
 @click.option("--role", type=click.Choice(ROLES), default="auto", show_default=True, help="What this machine is.")
 @click.option("--health-check", is_flag=True, help="Also run the slow checks between jobs (HealthCheckProgram).")
+@click.option("--nccl", is_flag=True, help="Only bring NCCL's library, for the burn-in: GPU images may carry none.")
+@click.option("--nccl-version", default="", help="Which (default: the newest that the EFA plugin was tested with).")
+@click.option("--cuda", type=click.Choice(["12", "13"]), help="For an image without a driver: what it will have.")
+@click.option("--wheel", type=click.Path(dir_okay=False), help="Its wheel, brought here by other means.")
+@click.option(
+    "--nccl-to", type=click.Path(file_okay=False), help="Another folder than PREFIX/nccl: local disk is best."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def install(context: click.Context, role: str, health_check: bool, dry_run: bool, as_json: bool) -> None:
+def install(
+    context: click.Context,
+    role: str,
+    health_check: bool,
+    nccl: bool,
+    nccl_version: str,
+    cuda: str | None,
+    wheel: str | None,
+    nccl_to: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Put hooks, configuration and daemons in place. A first install only observes: see `fmslurm mode`."""
     located = locate()
+    if nccl:
+        _needs_root(dry_run)
+        install_nccl.deliver(
+            located,
+            version=nccl_version,
+            cuda=int(cuda or 0),
+            wheel=os.path.abspath(wheel) if wheel else "",
+            to=os.path.abspath(nccl_to) if nccl_to else "",
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    if nccl_version or cuda or wheel or nccl_to:
+        raise UsageError("--nccl-version, --cuda, --wheel and --nccl-to go with --nccl", remedy="Add --nccl")
     site = _site(located)
     if site.type in detect.BY_HAND:
         _by_hand(site, as_json)
@@ -93,10 +128,17 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
     settings = located.settings
     path = manifest.manifest_path(settings)
     known = manifest.load(path)
+    libraries = install_nccl.folder_of(located, "")
+    if not known.entries and nccl_library.installed(libraries):
+        _needs_root(dry_run)
+        _take_libraries(libraries, dry_run=dry_run, as_json=as_json)
+        return
     if not known.entries:
         raise LackingError(f"nothing is installed here ({path} is missing)", remedy="Is this the right fmslurm.yaml?")
     if dry_run:
         made = [entry.path for entry in known.entries.values() if entry.made]
+        if name := nccl_library.installed(libraries):
+            made.append(os.path.join(libraries, name))
         if as_json:
             say_json({"dry_run": True, "remove": made, "fragment": known.fragment})
         else:
@@ -118,6 +160,9 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
         lambda line: None if as_json else click.echo(line),
         included="Include" in sets,
     )
+    # Only now: until Slurm has let go of the hooks, their burn-in needs it.
+    nccl_library.remove_all(libraries)
+    done = done._replace(left=_still_left(done.left, known.entries))
     events.append(trail, told._replace(phase="done", data={"left": len(done.left)}))
     if as_json:
         say_json({"left": [conflict._asdict() for conflict in done.left], "daemons": done.daemons})
@@ -126,6 +171,30 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
             click.echo(f"left {conflict.path}: {conflict.why}")
     if any(conflict.why.startswith("was changed") for conflict in done.left):
         context.exit(EXIT_PARTLY)
+
+
+def _still_left(left: tuple[Conflict, ...], entries: Mapping[str, Entry]) -> tuple[Conflict, ...]:
+    """Return what is left, without the folders of ours that only the library had kept from going."""
+    kept = []
+    for conflict in sorted(left, key=lambda conflict: -conflict.path.count("/")):
+        entry = entries.get(conflict.path)
+        try:
+            if entry is None or entry.kind != FOLDER or not entry.made:
+                raise OSError
+            os.rmdir(conflict.path)
+        except OSError:
+            kept.append(conflict)
+    return tuple(kept)
+
+
+def _take_libraries(folder: str, *, dry_run: bool, as_json: bool) -> None:
+    """Take NCCL out of a machine that has nothing else of ours."""
+    removed = [os.path.join(folder, nccl_library.installed(folder))] if dry_run else nccl_library.remove_all(folder)
+    if as_json:
+        say_json({"dry_run": dry_run, "remove": removed})
+        return
+    for name in removed:
+        click.echo(f"remove {name}")
 
 
 def _site(located: Located) -> detect.Site:
