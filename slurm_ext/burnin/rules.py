@@ -7,63 +7,155 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurm_ext.verdict import Finding
+
+#: A figure that somebody printed for this very case and that is taken as it is; or one that we reasoned out from such.
+#: None is measured by us: a site's own `fmslurm burnin run --survey` and its history are.
+PUBLISHED, DEDUCED = "published", "deduced"
+
 
 class Floor(NamedTuple):
-    """The least busbw (GB/s, all-reduce of 1 GiB, 8 GPUs a node) of `instance_type` on `nodes_min` nodes or more."""
+    """The least busbw (GB/s, all-reduce of 1 GiB, all GPUs of each node) of `instance_type`.
+
+    `nodes_min` 1 and 2 hold for exactly so many nodes (one is NVLink alone; two may exceed it, an artefact of the
+    algorithm), from 3 on for so many or more. `kind` is PUBLISHED or DEDUCED. `mnnvl`: over NVLink between nodes.
+    """
 
     instance_type: str
     nodes_min: int
     busbw_gbs: float
+    kind: str
     source: str
+    mnnvl: bool = False
 
+
+#: When the sources below were last read.
+FLOORS_CHECKED_ON = "2026-11"
 
 _AWSOME = "awslabs/awsome-distributed-training micro-benchmarks/nccl-tests/README.md"
-_ML_ENGINEERING = "stas00/ml-engineering network/README.md"
-_FEW = f"0.85 of {_ML_ENGINEERING}, 4 nodes"
-_MANY = f"0.75 of {_ML_ENGINEERING}, 4 nodes; nobody publishes more nodes"
+_ML = "stas00/ml-engineering network/README.md"
+_GATE = "aws/aws-parallelcluster tests/integration-tests/tests/efa/test_efa.py"
+_H200 = f"0.83 of {_ML}, H200, 1 node, 16 GiB: 482"
+_P5EN_FEW = f"0.85 of {_ML}, p5en, 4 nodes, 4 GiB: 365"
+_P5EN_MANY = f"0.75 of {_ML}, p5en, 4 nodes, 4 GiB: 365; nobody publishes more nodes"
+_P6_FEW = f"0.86 of {_ML}, 4 nodes, 1 GiB: 362"
+_NVL72 = "0.75 of coreweave/nccl-tests README.md, GB200 NVL72 over NVLink, one rack: 586 at the least"
+_P4D_MORE = f"{_GATE}, 2 nodes, 1 GiB: 26; a ring over 400 Gb/s ends at 50"
 
-#: Start values, checked 2026-11; a site's own `floor_busbw_gbs` overrides them. One node: 8 GPUs over NVLink.
+#: Start values; a site's own `floor_busbw_gbs` goes first. Nobody publishes a figure for two p6-b200, or for p6-b300 and
+#: P6e-GB200 over EFA: there is no row for them.
 FLOORS: tuple[Floor, ...] = (
-    Floor("p4d.24xlarge", 2, 60.0, f"0.78 of {_AWSOME}, p4de, 2 nodes"),
-    Floor("p4de.24xlarge", 2, 60.0, f"0.78 of {_AWSOME}, 2 nodes"),
-    Floor("p5.48xlarge", 1, 400.0, f"0.83 of {_ML_ENGINEERING}, H200, 16 GiB"),
-    Floor("p5.48xlarge", 2, 380.0, f"0.87 of {_AWSOME}, 2 nodes"),
-    Floor("p5.48xlarge", 3, 310.0, _FEW),
-    Floor("p5.48xlarge", 65, 275.0, _MANY),
-    Floor("p5e.48xlarge", 1, 400.0, f"0.83 of {_ML_ENGINEERING}, H200, 16 GiB"),
-    Floor("p5e.48xlarge", 2, 380.0, f"0.87 of {_AWSOME}, p5, 2 nodes"),
-    Floor("p5e.48xlarge", 3, 310.0, _FEW),
-    Floor("p5e.48xlarge", 65, 275.0, _MANY),
-    Floor("p5en.48xlarge", 1, 400.0, f"0.83 of {_ML_ENGINEERING}, 16 GiB"),
-    Floor("p5en.48xlarge", 2, 380.0, f"0.78 of {_ML_ENGINEERING}, 2 nodes, 16 GiB"),
-    Floor("p5en.48xlarge", 3, 310.0, _FEW),
-    Floor("p5en.48xlarge", 65, 275.0, _MANY),
-    Floor("p6-b200.48xlarge", 1, 660.0, f"0.91 of {_ML_ENGINEERING}, 1 node, 1 GiB"),
-    Floor("p6-b200.48xlarge", 3, 310.0, f"0.86 of {_ML_ENGINEERING}, 4 nodes, 1 GiB"),
-    Floor("p6-b200.48xlarge", 65, 270.0, f"0.75 of {_ML_ENGINEERING}, 4 nodes, 1 GiB"),
+    Floor("p4d.24xlarge", 2, 60.0, DEDUCED, f"0.78 of {_AWSOME}, p4de (the same network), 2 nodes, 1 GiB: 76.8"),
+    Floor("p4d.24xlarge", 3, 26.0, DEDUCED, _P4D_MORE),
+    Floor("p4de.24xlarge", 2, 60.0, DEDUCED, f"0.78 of {_AWSOME}, 2 nodes, 1 GiB: 76.8"),
+    Floor("p4de.24xlarge", 3, 26.0, DEDUCED, _P4D_MORE),
+    Floor("p5.48xlarge", 1, 400.0, DEDUCED, _H200),
+    Floor("p5.48xlarge", 2, 380.0, DEDUCED, f"0.87 of {_AWSOME}, 2 nodes, 1 GiB: 437"),
+    Floor("p5.48xlarge", 3, 310.0, DEDUCED, _P5EN_FEW),
+    Floor("p5.48xlarge", 65, 275.0, DEDUCED, _P5EN_MANY),
+    Floor("p5e.48xlarge", 1, 400.0, DEDUCED, _H200),
+    Floor("p5e.48xlarge", 2, 380.0, DEDUCED, f"0.87 of {_AWSOME}, p5 (the same network), 2 nodes, 1 GiB: 437"),
+    Floor("p5e.48xlarge", 3, 310.0, DEDUCED, _P5EN_FEW),
+    Floor("p5e.48xlarge", 65, 275.0, DEDUCED, _P5EN_MANY),
+    Floor("p5en.48xlarge", 1, 400.0, DEDUCED, _H200),
+    Floor("p5en.48xlarge", 2, 380.0, DEDUCED, f"0.78 of {_ML}, 2 nodes, 16 GiB: 487"),
+    Floor("p5en.48xlarge", 3, 310.0, DEDUCED, _P5EN_FEW),
+    Floor("p5en.48xlarge", 65, 275.0, DEDUCED, _P5EN_MANY),
+    Floor("p6-b200.48xlarge", 1, 660.0, DEDUCED, f"0.91 of {_ML}, 1 node, 1 GiB: 723"),
+    Floor("p6-b200.48xlarge", 3, 310.0, DEDUCED, _P6_FEW),
+    Floor("p6-b200.48xlarge", 65, 270.0, DEDUCED, f"0.75 of {_ML}, 4 nodes, 1 GiB: 362"),
+    Floor("p6-b300.48xlarge", 1, 660.0, DEDUCED, "0.78 of NVIDIA/nccl#2140, 8 B300 in one node with NVLS: 845"),
+    Floor("p6e-gb200.36xlarge", 2, 440.0, DEDUCED, _NVL72, mnnvl=True),
+    Floor("p6e-gb200.36xlarge", 3, 440.0, DEDUCED, _NVL72, mnnvl=True),
 )
 
 #: The size that the figures above hold for; with another `message_bytes` only the site's own floors are used.
 FLOOR_BYTES = 1 << 30
 
 
+#: Node counts whose figures may be compared: (name, most nodes), in order; None has no end.
+BUCKETS: tuple[tuple[str, int | None], ...] = (
+    ("1", 1),
+    ("2", 2),
+    ("3-4", 4),
+    ("5-16", 16),
+    ("17-64", 64),
+    ("65+", None),
+)
+
+#: The 8-GPU types with 3.2 Tb/s and more, on which no healthy run over EFA comes near TCP_ALARM_GBS.
+TCP_ALARM_TYPES = ("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge")
+
+#: A run over nodes at this or below is at the level of TCP. Published low for 64 MiB on 2 nodes, with a stack of 2023: 126
+#: (awslabs/awsome-distributed-training micro-benchmarks/nccl-tests/README.md); smaller messages measure latency.
+TCP_ALARM_GBS = 30.0
+TCP_ALARM_BYTES = 64 << 20
+
+
 class Limits(NamedTuple):
     """How long (seconds) the parts may take; see `limits`."""
 
-    whole_s: float  # one run of all nodes
+    whole_s: float  # one run of all nodes (of groups, of one node of each group), its sustained traffic included
     group_s: float  # one run of pairs or of single nodes
     abort_s: float  # from the order to stop until a worker is killed
     silence_s: float  # without a sign of life a node's agent is taken for gone
+    sustain_s: float = 0.0  # sustained traffic that fits in: what was asked, or less where the deadline is short
 
 
-def limits(deadline_s: float) -> Limits:
-    """Share a deadline (seconds) out: one run of all, then three rounds of pairs and a last one, with their ends."""
+#: So much of a deadline all sustained traffic together may take.
+_SUSTAIN_SHARE = 0.4
+
+
+def limits(deadline_s: float, *, nodes: int = 0, group_nodes: int = 64, sustain_s: float = 0.0) -> Limits:
+    """Share a deadline (seconds) out: one run of all, then three rounds of pairs and a last one, with their ends.
+
+    Above `group_nodes` the run of all is two: groups, then one node of each. `sustain_s` of traffic is in each of them.
+    """
+    wholes = 2 if nodes > group_nodes else 1
+    sustain_s = min(sustain_s, _SUSTAIN_SHARE * deadline_s / wholes)
+    rest_s = deadline_s - wholes * sustain_s
     return Limits(
-        whole_s=0.30 * deadline_s,
-        group_s=0.12 * deadline_s,
+        whole_s=(0.30 if wholes == 1 else 0.22) * rest_s + sustain_s,
+        group_s=(0.12 if wholes == 1 else 0.09) * rest_s,
         abort_s=max(0.5, min(3.0, 0.03 * deadline_s)),
         silence_s=max(2.0, min(8.0, 0.12 * deadline_s)),
+        sustain_s=sustain_s,
     )
+
+
+def deadline_for(base_s: float, nodes: int, *, group_nodes: int = 64, extra_sustain_s: float = 0.0) -> float:
+    """Return how long a burn-in of so many nodes may take (seconds), where `base_s` is enough for `group_nodes`.
+
+    Larger jobs run twice (groups, then one node of each), and every node more costs the leader's rendezvous and NCCL's
+    bootstrap some milliseconds (linear in the ranks: NVIDIA/nccl#1791). `extra_sustain_s` is what a strict burn-in
+    sustains beyond a normal one, in each of these runs.
+    """
+    larger = nodes > group_nodes
+    grown_s = base_s * 0.25 + 0.02 * (nodes - group_nodes) if larger else 0.0
+    return base_s + grown_s + extra_sustain_s * (2 if larger else 1)
+
+
+def bucket(nodes: int) -> str:
+    """Return the name of the bucket that a node count is in."""
+    return next(name for name, most in BUCKETS if most is None or nodes <= most)
+
+
+def tcp_alarm(
+    instance_type: str, nodes: int, *, message_bytes: int, busbw: float | None, site_floor: float = 0.0
+) -> Finding | None:
+    """Return the finding that a run between nodes went at the level of TCP (busbw in GB/s), or None.
+
+    Only for runs that were to go over EFA. A site that set a floor this low has a network of its own, and no alarm.
+    """
+    if instance_type not in TCP_ALARM_TYPES or nodes < 2 or message_bytes < TCP_ALARM_BYTES:
+        return None
+    if busbw is None or busbw > TCP_ALARM_GBS or 0 < site_floor <= TCP_ALARM_GBS:
+        return None
+    words = (
+        f"{busbw:.3g} GB/s over {nodes} nodes of {instance_type}: only TCP explains it",
+        f"at {message_bytes >> 20} MiB EFA gives several times {TCP_ALARM_GBS:g} GB/s; look for a fall-back to sockets",
+    )
+    return Finding("burnin.tcp-alarm", "node", "warn", words)
 
 
 def busbw_gbs(message_bytes: int, seconds: float, ranks: int) -> float:
@@ -78,8 +170,24 @@ def seconds_at(busbw: float, message_bytes: int, ranks: int) -> float:
     return message_bytes * share / (busbw * 1e9)
 
 
+def floor_row(instance_type: str, nodes: int, *, mnnvl: bool = False) -> Floor | None:
+    """Return the row of the table for a group of `nodes`, or None where nobody knows a floor."""
+    found = None
+    for row in FLOORS:
+        fits = row.nodes_min == nodes if row.nodes_min <= 2 else row.nodes_min <= nodes
+        if row.instance_type == instance_type and row.mnnvl == mnnvl and fits:
+            found = row
+    return found
+
+
 def floor_gbs(
-    instance_type: str, nodes: int, *, message_bytes: int, site_floor: float = 0.0, site_pair_floor: float = 0.0
+    instance_type: str,
+    nodes: int,
+    *,
+    message_bytes: int,
+    site_floor: float = 0.0,
+    site_pair_floor: float = 0.0,
+    mnnvl: bool = False,
 ) -> float:
     """Return the floor for a group of `nodes` (GB/s), 0.0 where nobody knows one.
 
@@ -90,11 +198,5 @@ def floor_gbs(
         return 0.0 if nodes == 1 else site_pair_floor if nodes == 2 else site_floor
     if message_bytes < FLOOR_BYTES:
         return 0.0
-    best = 0.0
-    for row in FLOORS:
-        if row.instance_type == instance_type and row.nodes_min <= nodes:
-            best = row.busbw_gbs
-    # Two nodes are an artefact of their own (above NVLink's figure at times): never judged by a row for one node.
-    if nodes == 2 and not any(row.instance_type == instance_type and row.nodes_min == 2 for row in FLOORS):
-        return 0.0
-    return best
+    row = floor_row(instance_type, nodes, mnnvl=mnnvl)
+    return row.busbw_gbs if row is not None else 0.0
