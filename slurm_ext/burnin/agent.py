@@ -36,6 +36,10 @@ RETRY_S = 0.1
 RETRY_MAX_S = 1.0
 TICK_S = 0.05
 
+#: In the burn-in's folder on this node: what the leader does now.
+PROGRESS = "progress.json"
+TELL_EVERY_S = 0.5
+
 
 class _Alone:
     """Stands where an authenticator would: a job of one node talks to nobody."""
@@ -75,6 +79,8 @@ class Agent:
         self._joined = False
         self._next_sign = 0.0
         self._heard_leader = 0.0
+        self._told: object = None
+        self._tell_at = 0.0
 
     def run(self) -> Outcome:
         """Take part until there is an outcome."""
@@ -135,8 +141,9 @@ class Agent:
         self._station = Station(
             job.node, job.gpus, self._pool, self._to_leader, abort_s=self._limits.abort_s, facts=self._facts
         )
-        # Contexts take seconds on real cards: open them while the other nodes are still on their way.
-        for gpu in range(job.gpus):
+        # Contexts take seconds on real cards: open them while the other nodes are still on their way. Where an earlier pass
+        # is likely to do, they are opened with the first round, if there is one.
+        for gpu in range(0 if job.reusable else job.gpus):
             self._pool.start(gpu)
         hub.register(self._result, "hook")
         if job.node == self._leader_name:
@@ -187,7 +194,8 @@ class Agent:
 
     def _hello(self, now: float) -> None:
         left_s = self._left(now)
-        self._to_leader({"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": left_s})
+        hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": left_s}
+        self._to_leader(hello | {"reuse": self._job.reusable})
         self._next_sign = now + self._limits.silence_s / 3
         self._heard_leader = now
 
@@ -221,8 +229,25 @@ class Agent:
         if self._leader is not None:
             self._leader.tick(now)
         self._keep_in_touch(now)
+        self._tell_hook(now)
         for event in self._hub.poll(0.0 if self._inbox else TICK_S):
             self._on_event(event, time.monotonic())
+
+    def _tell_hook(self, now: float) -> None:
+        """Leave beside the note what goes on; the hook, which may wait for the share, passes it on to who asks."""
+        if self._leader is None or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_EVERY_S
+        phase, waiting = progress = self._leader.progress()
+        if progress == self._told:
+            return
+        self._told = progress
+        data = {"schema": 1, "phase": phase, "waiting": waiting[:8], "absent": len(waiting), "since": time.time()}
+        path = os.path.join(self._folder, PROGRESS)
+        with contextlib.suppress(OSError):
+            with open(path + "~", "w", encoding="utf-8") as stream:
+                json.dump(data, stream)
+            os.replace(path + "~", path)
 
     def _keep_in_touch(self, now: float) -> None:
         """Followers look for the leader until they have it; both sides show that they live."""

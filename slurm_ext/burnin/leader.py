@@ -1,7 +1,7 @@
 """The first node's extra part: gathers all nodes of the job, runs the rounds that `plan` asks for, and tells everybody.
 
 No sockets and no clock of its own: `on_message`, `on_down` and `tick` take what happens and when, `send` gets what each node
-must be told. From a node: `hello` {version, gpus, left_s}, then what `station` answers, and `alive`. To a node: what
+must be told. From a node: `hello` {version, gpus, left_s, reuse}, then what `station` answers, and `alive`. To a node: what
 `station` takes, and `verdict` {outcome}. A node that is absent or falls silent ends the burn-in as unknown: nobody's fault.
 """
 
@@ -22,7 +22,7 @@ from slurm_ext.burnin.model import (
     unknown,
 )
 from slurm_ext.burnin.worker import CHECKS
-from slurm_ext.verdict import FAIL, UNKNOWN, Finding, Verdict
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, Finding, Verdict
 
 Send = Callable[[str, Mapping[str, Any]], None]
 
@@ -66,6 +66,7 @@ class Leader:
         self._limits = rules.limits(terms.deadline_s)
         self._heard: dict[str, float] = {}
         self._versions: dict[str, str] = {}
+        self._reusable: set[str] = set()
         self._history: list[RoundResult] = []
         self._round = -1
         self._kind = ""
@@ -105,6 +106,8 @@ class Leader:
     def _hello(self, node: str, message: Mapping[str, Any], now: float) -> None:
         first = node not in self._versions
         self._versions[node] = str(message.get("version"))
+        if message.get("reuse") is True:
+            self._reusable.add(node)
         # The hook that waits least decides when all must be done.
         self._deadline = min(self._deadline, now + float(message.get("left_s", self._terms.deadline_s)))
         if int(message.get("gpus", 0)) != self._terms.gpus:
@@ -117,6 +120,10 @@ class Leader:
                 other = next(n for n, v in self._versions.items() if v != __version__)
                 words = f"{other} runs fmslurm {self._versions[other]}, {self._terms.nodes[0]} {__version__}"
                 self._end(unknown("burnin.versions", words))
+            elif self._reusable.issuperset(self._terms.nodes):
+                # Only together: one node that rebooted, or whose last job ended badly, has all of them tested again.
+                words = f"these {len(self._terms.nodes)} nodes passed together lately, and each still stands by it"
+                self._end(Outcome(Verdict(PASS, (), words, "burnin.reused")))
             else:
                 self._next(now)
 
@@ -152,6 +159,12 @@ class Leader:
             self._end(unknown("burnin.no-report", f"no report from {', '.join(missing[:5])} after the order to stop"))
         elif now >= self._deadline:
             self._out_of_time()
+
+    def progress(self) -> tuple[str, tuple[str, ...]]:
+        """Return what goes on, `waiting` or the kind of the round that runs, and the nodes that are waited for."""
+        if self._round < 0:
+            return "waiting", tuple(name for name in self._terms.nodes if name not in self._versions)
+        return self._kind, ()
 
     def _absent(self) -> None:
         absent = [name for name in self._terms.nodes if name not in self._versions]

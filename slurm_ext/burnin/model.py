@@ -34,6 +34,7 @@ class BurninJob(NamedTuple):
     uid: int = 0
     partition: str = ""
     strict: bool = False
+    reusable: bool = False  # this node passed with the same others lately; nothing runs where all of them say so
 
     @property
     def key(self) -> str:
