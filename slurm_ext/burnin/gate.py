@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 
+from slurm_ext.burnin import rules
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
 from slurm_ext.burnin.surroundings import EFA_LIBRARIES
 from slurm_ext.command import clean_env
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Burnin, Settings, at_node
 
 #: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
 MARGIN_S = 2.0
@@ -28,10 +29,29 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.age
 _ANSWER_MAX = 4 << 20
 
 
+def work_s(burnin: Burnin, *, nodes: int = 1, strict: bool = False) -> float:
+    """Return how long (seconds) nodes that are all there may take until their verdict: the deadline of the burn-in itself."""
+    extra_s = max(0.0, burnin.strict_sustain_s - burnin.sustain_s) if strict else 0.0
+    return rules.deadline_for(burnin.deadline_s, nodes, group_nodes=burnin.group_nodes, extra_sustain_s=extra_s)
+
+
+def longest_s(settings: Settings, *, nodes: int = 1, strict: bool = False) -> float:
+    """Return a hook's whole wait (seconds): the burn-in itself, and then as a witness for nodes that come late.
+
+    This is what a hook gives `run_burnin` as `deadline_s`. With less, nodes that passed wait less, or not at all, for others.
+    """
+    late_s = settings.burnin.late_s if nodes > 1 else 0.0
+    return work_s(settings.burnin, nodes=nodes, strict=strict) + late_s
+
+
 def run_burnin(
     job: BurninJob, settings: Settings, *, deadline_s: float, survey: bool = False, cgroups: bool = True
 ) -> Outcome:
-    """Run the burn-in with the other nodes of the job and return its outcome within `deadline_s` (seconds).
+    """Run the burn-in with the other nodes of the job and return its outcome within `deadline_s` (seconds, see `longest_s`).
+
+    What a hook has to know of `measured`: `absent` (never came, or lost), `tested` (who took part), `passed` (whether these
+    passed together), `acts` (the node whose hook acts for the job; none: by its own rule). A pass with `absent` lets this
+    hook go while the leader waits for the rest. Rule burnin.ended-elsewhere: the attempt is over, nothing is to be done.
 
     `survey` measures all nodes and pairs and judges nothing; `cgroups` False leaves the agent in the caller's cgroup.
     Never raises for what may go wrong outside: then the verdict is unknown.
