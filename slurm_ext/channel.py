@@ -42,7 +42,8 @@ BACKLOG_MAX = 8 << 20
 
 
 class Event(NamedTuple):
-    """What happened: `up` (a peer is believed), `message`, `down` (body: {"why": text}), or `ready` (a file of the caller)."""
+    """What happened: `up` (a peer is believed), `message`, `down` (body: {"why": text}), `version` (a peer of ours speaks
+    another version of this channel, body: {"version": what it says}), or `ready` (a file of the caller)."""
 
     kind: str
     peer: str = ""
@@ -106,6 +107,18 @@ class Hub:
             return
         self._queue(connection, {})
 
+    def stop_listening(self) -> None:
+        """Take no new connections; those that are there stay."""
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def forget(self, peer: str) -> None:
+        """Close what is, or is about to be, a connection with a peer; there will be no `down` for it."""
+        for connection in [c for c in self._connections if peer in (c.peer, "" if c.server else c.claimed)]:
+            self._drop(connection, "forgotten", tell=False)
+
     def register(self, descriptor: int, data: object) -> None:
         """Watch a file of the caller's for reading; poll answers `ready` with `data`."""
         self._selector.register(descriptor, selectors.EVENT_READ, ("file", data))
@@ -126,6 +139,13 @@ class Hub:
             return False
         self._queue(connection, body)
         return peer in self._peers
+
+    def broadcast(self, peers: Collection[str], body: Mapping[str, object]) -> None:
+        """Send one message to many peers, put into words once; those that are not there miss it."""
+        text = json.dumps(body, separators=(",", ":"))
+        for peer in peers:
+            if (connection := self._peers.get(peer)) is not None:
+                self._queue(connection, text)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Wait at most `timeout_s` for something to happen and return it in order."""
@@ -200,7 +220,7 @@ class Hub:
         elif tell:
             self._events.append(Event("down", name, {"why": why}))
 
-    def _queue(self, connection: _Connection, body: Mapping[str, object]) -> None:
+    def _queue(self, connection: _Connection, body: Mapping[str, object] | str) -> None:
         payload = {
             "v": VERSION,
             "k": self._key,
@@ -208,11 +228,11 @@ class Hub:
             "t": connection.claimed,
             "s": connection.session,
             "n": connection.sent,
-            "b": body,
         }
         connection.sent += 1
+        text = body if isinstance(body, str) else json.dumps(body, separators=(",", ":"))
         try:
-            sealed = self._auth.seal(json.dumps(payload, separators=(",", ":")).encode())
+            sealed = self._auth.seal(f'{json.dumps(payload, separators=(",", ":"))[:-1]},"b":{text}}}'.encode())
         except FmslurmError as exc:
             self._drop(connection, str(exc))
             return
@@ -265,11 +285,18 @@ class Hub:
 
     def _take(self, connection: _Connection, payload: object) -> None:
         """Check one opened payload and act on it. Raise AuthenticationError where it does not belong here."""
-        if not isinstance(payload, dict) or payload.get("v") != VERSION:
+        if not isinstance(payload, dict):
             raise AuthenticationError("speaks another version of the channel")
         sender, body, session = payload.get("f"), payload.get("b"), payload.get("s")
         if payload.get("k") != self._key:
             raise AuthenticationError("talks about something else")
+        if payload.get("v") != VERSION:
+            if isinstance(sender, str) and sender in self._allowed:
+                self._events.append(Event("version", sender, {"version": payload.get("v")}))
+                if connection.server:
+                    connection.claimed = sender
+                    self._queue(connection, {})  # so that it learns the same of us
+            raise AuthenticationError("speaks another version of the channel")
         if sender not in self._allowed or not isinstance(body, dict) or not isinstance(session, str):
             raise AuthenticationError("from a name that we do not expect")
         first = connection.received == 0
