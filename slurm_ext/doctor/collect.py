@@ -7,6 +7,7 @@ import os
 import time
 
 from slurm_ext import command, shared
+from slurm_ext.burnin.nccl import Nccl, candidates
 from slurm_ext.config import snapshot
 from slurm_ext.config.locate import Located
 from slurm_ext.config.model import machine_name
@@ -17,6 +18,9 @@ from slurm_ext.slurm import connect
 
 #: A file server that hangs must not hang doctor.
 PROBE_S = 3.0
+
+#: A library of 350 MB from a cold disk.
+NCCL_S = 30.0
 
 
 def collect(located: Located) -> Facts:
@@ -43,7 +47,30 @@ def collect(located: Located) -> Facts:
         switches = shared.switches(settings.site.share, timeout_s=PROBE_S)
         live = [switch for switch in switches or () if switch.until > time.time()]
         facts = facts._replace(off={switch.room: switch.reason or "no reason given" for switch in live})
+    if _is_compute_node(facts):
+        facts = facts._replace(nccl=_nccl_problem(facts))
     return facts._replace(munge=_munge_answers(located, errors))
+
+
+def _is_compute_node(facts: Facts) -> bool:
+    """Say whether the burn-in runs on this machine: the library need not be on a head node."""
+    named = any(node.name == machine_name() for node in facts.nodes or ())
+    return named or facts.settings.site.type == "lab" or os.path.exists("/proc/driver/nvidia/version")
+
+
+def _nccl_problem(facts: Facts) -> str | None:
+    """Load NCCL as the burn-in would, in a child; return why it does not load, empty where it does."""
+    site, configured = facts.settings.site, facts.settings.burnin.nccl_library
+
+    def load() -> bytes:
+        try:
+            Nccl(candidates(configured, site.prefix))
+        except FmslurmError as exc:
+            return exc.message.encode()
+        return b""
+
+    answer = command.call_bounded(load, timeout_s=NCCL_S)
+    return "loading NCCL did not come to an end" if answer is None else answer.decode("utf-8", "replace")
 
 
 def _hook_files(patterns: str) -> tuple[str, ...]:

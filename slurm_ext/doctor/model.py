@@ -35,4 +35,5 @@ class Facts(NamedTuple):
     heartbeat_age_s: float | None = None
     off: Mapping[str, str] | None = None  # room (or all) -> why
     munge: bool | None = None
+    nccl: str | None = None  # on a compute node: empty where the library loads, else why not
     errors: Mapping[str, str] = {}

@@ -171,6 +171,20 @@ def _munge(facts: Facts) -> Iterator[Result]:
         yield Result("munge.answers", FAIL, "munge does not answer: nodes cannot prove who they are", "Start munged")
 
 
+def _nccl(facts: Facts) -> Iterator[Result]:
+    mode = facts.settings.mode.burnin
+    if mode == "off" or facts.nccl is None:
+        return
+    if not facts.nccl:
+        yield Result("burnin.library", OK, "NCCL's library loads")
+        return
+    # Where the burn-in enforces, a missing library makes every verdict unknown, and on_unknown sends the jobs back.
+    state = FAIL if mode == "enforce" else WARN
+    yield Result(
+        "burnin.library", state, facts.nccl, "Run `fmslurm install --nccl` on each node, or set burnin.nccl_library"
+    )
+
+
 def _nodes(facts: Facts) -> Iterator[Result]:
     if facts.nodes is None:
         yield Result("nodes.state", UNKNOWN, "nodes cannot be listed")
@@ -198,5 +212,6 @@ RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _modes,
     _daemons,
     _munge,
+    _nccl,
     _nodes,
 )
