@@ -20,7 +20,7 @@ def facts_to_json(log: Log, efa_bytes: int | None) -> dict[str, Any]:
     return {"processes": [p._asdict() for p in log.processes], "versions": list(log.versions), "efa_bytes": efa_bytes}
 
 
-def _process(data: Mapping[str, Any], node: str) -> Process:
+def process_from_json(data: Mapping[str, Any], node: str) -> Process:
     """Return a process from plain data, under the name Slurm has for its node (its log has the host's)."""
     plain: dict[str, Any] = {
         k: tuple(map(_tuple, v)) if isinstance(v, list) else v for k, v in data.items() if k in Process._fields
@@ -51,7 +51,7 @@ def conclude(
     if row is not None and row.nvlink_domain_gpus > row.gpus:
         word = "the NVLink domain spans nodes here: EFA proofs do not apply, and others are not built"
         return _warned(decision, [Finding("transport-unproven", "node", "none", (word,))])
-    processes = tuple(_process(data, node) for node, fact in facts.items() for data in fact.get("processes", []))
+    processes = tuple(process_from_json(data, node) for node, fact in facts.items() for data in fact.get("processes", []))
     versions = tuple(dict.fromkeys(v for fact in facts.values() for v in fact.get("versions", [])))
     context = proof.Context(instance_type, row, len(nodes))
     found = proof.findings(Log(processes, versions), context)
