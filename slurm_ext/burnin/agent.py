@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_ext import __version__, shared
-from slurm_ext.burnin import history, surroundings
+from slurm_ext.burnin import history, history_line, surroundings
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.leader import Leader, Terms
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
@@ -327,18 +327,14 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def record(job: BurninJob, settings: Settings, outcome: Outcome) -> None:
-    """Write the outcome down: each node its own history, the leader also beside the attempt on the share."""
-    line = {
-        "time": time.time(),
-        "job": job.key,
-        "node": job.node,
-        "nodes": list(job.nodes),
-        "instance_type": job.instance_type,
-        **outcome_to_json(outcome),
-    }
+    """Write the outcome down: each node its own history, here and on the share; the leader also beside the attempt."""
+    line = history_line.line_of(job, outcome, now=time.time(), message_bytes=settings.burnin.message_bytes)
     with contextlib.suppress(OSError, FmslurmError):
         history.append(at_node(settings.site.state_dir, job.node), line)
-    if job.node == job.nodes[0] and settings.site.share:
+    if not settings.site.share:
+        return
+    history.append_shared(settings.site.share, job.node, line)
+    if line["leads"]:
         with contextlib.suppress(ValueError):
             shared.write_json(shared.attempt_path(settings.site.share, job.key, shared.BURNIN_FILE), line)
 
