@@ -164,7 +164,7 @@ class Acts(NamedTuple):
         pause_s = restart_pause_s(self.slurm.version())
         start_at = max((attempt.ended or time.time()) + wait_s, time.time() + pause_s)
 
-        # Slurm makes a requeued job wait for two minutes; that wait is what StartTime=now takes away.
+        # Slurm makes a requeued job wait for two minutes; that wait is what StartTime takes away.
         def may_start(now: Job) -> bool:
             if not_waiting(now):
                 return True

@@ -130,7 +130,7 @@ def exclude_nodes(
 def release_job(
     slurm: Slurm, settings: Settings, job_id: str, *, rule: str, reason: str, context: Context, start_now: bool = False
 ) -> Outcome:
-    """Release a held job; with `start_now` also take away the wait that follows a requeue (StartTime=now).
+    """Release a held job; with `start_now` also take away the wait that follows a requeue (StartTime in 2 or 3 s).
 
     Refused while the job still completes: Slurm would overwrite the start time. Try again once it is pending.
     """

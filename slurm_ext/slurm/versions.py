@@ -53,11 +53,16 @@ def is_supported(version: Version) -> bool:
     return OLDEST <= (version.major, version.minor) <= NEWEST
 
 
+#: slurmd refuses a credential that was made in the second in which it learned of the job's end, or before (`ctime <=
+#: revoked` in its cred_context.c, whole seconds): a job that is back on its node at once ends as FAILED with exit code 1
+#: ("Job credential revoked", seen on 24.11.5). Two seconds, since the clocks of two machines may differ by one.
+NEXT_SECOND_S = 2.0
+
 #: Before 23.02 slurmd sweeps its record of ended jobs at most every 2 s, and takes a job that comes back to a node sooner
 #: for one it knows: its prolog does not run there (seen on 22.05.8). Seconds; a job is in the queue at once all the same.
 QUICK_RESTART_S = 3.0
 
 
 def restart_pause_s(version: Version) -> float:
-    """Return how long (seconds) a requeued job must stay away from the nodes it had, so that its prolog runs there again."""
-    return 0.0 if has(version, "prolog-after-quick-restart") else QUICK_RESTART_S
+    """Return how long (seconds) a requeued job must stay away from the nodes it had, so that it is gated and runs there again."""
+    return NEXT_SECOND_S if has(version, "prolog-after-quick-restart") else QUICK_RESTART_S

@@ -83,7 +83,7 @@ class FakeSlurm:
         assert job.state == "PENDING"
         assert not job.flags
         assert job.priority > 0
-        assert job.eligible_time <= time.time() + 1
+        assert job.eligible_time <= time.time() + 3  # the pause before a job may return to its nodes
         assert not set(expand(nodes)) & set(expand(job.excluded_nodes))
         self.set_job(state="RUNNING", nodes=nodes, batch_host=expand(nodes)[0], start_time=int(time.time()), reason="")
 

@@ -97,7 +97,7 @@ def test_a_bad_node_is_excluded_and_the_job_is_back_at_once(world: World):
     world.tick()
     job = world.slurm.job()
     assert job.excluded_nodes == "n[3,9]"  # the user's own is kept
-    assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[3,9]", "drain n3", "StartTime=now", "release"]
+    assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[3,9]", "drain n3", "StartTime=now+2", "release"]
     world.slurm.start("n[1-2,4-5]")
     world.tick(3)
     assert len(world.slurm.acts()) == 5
@@ -121,7 +121,7 @@ def test_a_job_that_slurm_requeues_by_itself_is_not_given_up(world: World, monke
     world.tick(2)
     job = world.slurm.job()
     assert (job.state, job.excluded_nodes) == ("PENDING", "n3")
-    assert "release" in world.slurm.acts() or "StartTime=now" in world.slurm.acts()
+    assert "release" in world.slurm.acts() or "StartTime=now+2" in world.slurm.acts()
     assert not [event for event in world.trail() if event.event == "resume.given-up"]
 
 
@@ -167,7 +167,7 @@ def test_a_job_that_never_asked_is_released_where_a_hook_held_it(world: World):
     told = why(world.journal(), "7", {"7": world.slurm.job()}, 0.0, world.settings, None)
     assert told["stopped"] == {"reason": "two nodes disagree", "times": 1, "suspects": ["n1", "n2"]}
     world.tick(2)
-    assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[1-2]", "StartTime=now", "release"]
+    assert world.slurm.acts() == ["requeuehold", "ExcNodeList=n[1-2]", "StartTime=now+2", "release"]
 
 
 def test_a_job_that_the_gate_stops_again_and_again_stays_held(world: World):
@@ -206,7 +206,7 @@ def test_a_hook_that_held_the_job_finds_it_released(world: World):
     world.slurm.requeue("7", hold=True)
     world.slurm.finish_completing()
     world.tick(2)
-    assert world.slurm.acts() == ["requeuehold", "StartTime=now", "release"]
+    assert world.slurm.acts() == ["requeuehold", "StartTime=now+2", "release"]
 
 
 def test_what_slurm_requeued_itself_starts_at_once_without_the_lost_node(world: World):
@@ -217,7 +217,7 @@ def test_what_slurm_requeued_itself_starts_at_once_without_the_lost_node(world: 
     world.tick()
     world.slurm.finish_completing()
     world.tick()
-    assert world.slurm.acts() == ["ExcNodeList=n2", "StartTime=now"]
+    assert world.slurm.acts() == ["ExcNodeList=n2", "StartTime=now+2"]
     world.slurm.start("n[1,3-5]")
 
 
@@ -306,7 +306,7 @@ def test_a_job_stuck_in_its_prolog_is_sent_back(world: World):
     assert world.slurm.acts() == ["requeuehold"]
     world.slurm.finish_completing()
     world.tick(2)
-    assert world.slurm.acts()[-2:] == ["StartTime=now", "release"]
+    assert world.slurm.acts()[-2:] == ["StartTime=now+2", "release"]
 
 
 def test_a_hold_of_ours_is_named_and_expires(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -324,7 +324,7 @@ def test_a_hold_of_ours_is_named_and_expires(world: World, monkeypatch: pytest.M
     assert told["held_until"] > time.time() + 86400
     monkeypatch.setattr("slurm_ext.resume.journal.HOLD_EXPIRES_S", -1.0)
     world.tick(2)
-    assert world.slurm.acts() == ["requeuehold", "StartTime=now", "release"]
+    assert world.slurm.acts() == ["requeuehold", "StartTime=now+2", "release"]
 
 
 POINTS = [f"{step}:{point}" for step in ("requeue", "exclude", "release") for point in ("intent", "acted", "recorded")]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_ext.slurm import parse
 from slurm_ext.slurm.model import Job
-from slurm_ext.slurm.versions import has, is_supported, parse_version
+from slurm_ext.slurm.versions import has, is_supported, parse_version, restart_pause_s
 
 SEPARATOR = "@fm0123456789abcdef;"
 
@@ -253,3 +253,11 @@ def test_versions(text: str, release: tuple[int, int] | None) -> None:
     if found:
         assert is_supported(found)
         assert has(found, "topology-block") == (release >= (23, 11))
+
+
+def test_no_version_lets_a_job_return_to_its_node_in_the_second_in_which_it_ended():
+    # StartTime is a whole second: now+1 may be that of slurmd's clock, which is another machine's.
+    for text in ("slurm 22.05.8", "slurm-wlm 24.11.5", "slurm 26.05.5", "slurm 27.05.0"):
+        version = parse_version(text)
+        assert version is not None
+        assert restart_pause_s(version) >= 2
