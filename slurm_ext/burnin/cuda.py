@@ -10,16 +10,19 @@ import ctypes
 import struct
 
 from slurm_ext.burnin import kernels
+from slurm_ext.burnin.trust import refused
 from slurm_ext.errors import FmslurmError, LackingError
 
 _NOT_READY = 600
 _NON_BLOCKING = 1
+_INVALID_DEVICE = 101
 
 #: Enough blocks to fill any GPU of today; the kernels take any grid.
 _BLOCKS, _THREADS = 1024, 256
 
-#: Results that mean the installation, not the card: a stub or too old a driver, kernels it cannot compile, no right to use it.
-ENVIRONMENT_CODES = frozenset({34, 35, 222, 800})
+#: Results that mean the installation, not the card: a stub or too old a driver (34, 35, 804), kernels that it cannot load or
+#: compile (209, 218, 221, 222), no right to use it (800).
+ENVIRONMENT_CODES = frozenset({34, 35, 209, 218, 221, 222, 800, 804})
 
 
 class CudaError(FmslurmError):
@@ -34,7 +37,9 @@ class Cuda:
     """One GPU: made in steps, so that the caller can say before each what it is about to do."""
 
     def __init__(self, library: str) -> None:
-        """Load the driver. Raise LackingError where it cannot be loaded."""
+        """Load the driver. Raise LackingError where it cannot be loaded, or others than root could have put it there."""
+        if why := refused(library):
+            raise LackingError(f"{library} is not loaded: {why}", remedy="Let root alone own the file and its folders")
         try:
             self._lib = ctypes.CDLL(library)
         except OSError as exc:
@@ -56,13 +61,17 @@ class Cuda:
     def open(self, index: int) -> str:
         """Initialise, take the primary context of device `index`, load the kernels; return the PCI address."""
         self._call("cuInit", ctypes.c_uint(0))
+        count = ctypes.c_int()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        if index >= count.value:
+            there = ", ".join(self._pci(number) for number in range(count.value)) or "none"
+            words = f"gpu {index} was promised, and the driver shows {count.value}: {there}"
+            raise CudaError(_INVALID_DEVICE, words)
         device = ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxSetCurrent", context)
-        pci = ctypes.create_string_buffer(32)
-        self._call("cuDeviceGetPCIBusId", pci, ctypes.c_int(len(pci)), device)
         self._call("cuStreamCreate", ctypes.byref(self.stream), ctypes.c_uint(_NON_BLOCKING))
         module = ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(kernels.PTX.encode("ascii")))
@@ -70,6 +79,13 @@ class Cuda:
             function = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(name.encode()))
             self._functions[name] = function
+        return self._pci(index)
+
+    def _pci(self, index: int) -> str:
+        device = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
+        pci = ctypes.create_string_buffer(32)
+        self._call("cuDeviceGetPCIBusId", pci, ctypes.c_int(len(pci)), device)
         return pci.value.decode("ascii", "replace").lower()
 
     def driver_version(self) -> int:
@@ -100,17 +116,31 @@ class Cuda:
 
     def check(self, family: str, address: int, count: int, pattern: int, ranks: int, record: int) -> None:
         """Queue the comparison of a result with the sum over all ranks; `record` is device memory of 24 bytes."""
-        self._call(
-            "cuMemcpyHtoD_v2", ctypes.c_uint64(record), struct.pack("=3Q", *kernels.EMPTY_RECORD), ctypes.c_size_t(24)
-        )
+        # Set on the stream: a copy from pageable memory may arrive after a kernel of a stream that does not wait for it.
+        for at, value in enumerate(kernels.EMPTY_RECORD):
+            self.set_words(record + 8 * at, value & 0xFFFFFFFF, 2)
         u32, u64 = ctypes.c_uint32, ctypes.c_uint64
         self._launch(f"fm_check_{family}", u64(address), u64(count), u32(pattern), u32(ranks), u64(record))
 
+    def set_words(self, address: int, value: int, count: int) -> None:
+        """Queue the same 32-bit value into `count` words of device memory."""
+        where, word, number = ctypes.c_uint64(address), ctypes.c_uint32(value), ctypes.c_size_t(count)
+        self._call("cuMemsetD32Async", where, word, number, self.stream)
+
+    def clear(self, address: int, size_bytes: int) -> None:
+        """Queue zeros into device memory."""
+        where, zero, number = ctypes.c_uint64(address), ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes)
+        self._call("cuMemsetD8Async", where, zero, number, self.stream)
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Return the content of device memory; only after what wrote it was seen to be done."""
+        buffer = ctypes.create_string_buffer(size_bytes)
+        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size_bytes))
+        return buffer.raw
+
     def read_record(self, record: int) -> tuple[int, int, int]:
         """Return mismatches, first bad index and checksum; only after the stream was seen to be done."""
-        buffer = ctypes.create_string_buffer(24)
-        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(record), ctypes.c_size_t(24))
-        mismatches, first, checksum = struct.unpack("=3Q", buffer.raw)
+        mismatches, first, checksum = struct.unpack("=3Q", self.read(record, 24))
         return mismatches, first, checksum
 
     def event(self) -> ctypes.c_void_p:

@@ -9,26 +9,53 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import re
 from collections.abc import Sequence
 
+from slurm_ext.burnin.trust import refused
 from slurm_ext.errors import FmslurmError, LackingError
 
-OLDEST = 21800
+#: Releases whose interface is known: from 2.18 on, and no other major version before somebody has looked at it.
+OLDEST, NEXT_MAJOR = 21800, 30000
 ID_BYTES = 128
 
-OK, SYSTEM, REMOTE, IN_PROGRESS = 0, 2, 6, 7
+OK, CUDA, SYSTEM, REMOTE, IN_PROGRESS = 0, 1, 2, 6, 7
 SUM = 0
 TYPES = {"u32": 3, "bf16": 9}
+
+#: ncclResult_t by number (nccl.h; 6 since 2.13, 7 since 2.14, 8 since 2.30): for libraries that have no words themselves.
+WORDS = {
+    0: "no error",
+    1: "unhandled CUDA error",
+    2: "unhandled system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+    6: "remote process exited or network error",
+    7: "in progress",
+    8: "timeout",
+}
+
+#: NCCL's own words where the driver is older than the CUDA runtime inside it: the installation's fault, not the card's.
+_DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|insufficient driver|[Cc]uda failure 35\b")
 
 _UNDEFINED = -(1 << 31)
 
 
 class NcclError(FmslurmError):
-    """NCCL said no; `code` is its number (1 CUDA, 2 system, 3 internal, 4 argument, 5 usage, 6 remote, 8 timeout)."""
+    """NCCL said no; `code` is its number (see WORDS)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def whose(self) -> str:
+        """Return what the error shows: `remote` (no word on this node), `environment` (software here), else `local`."""
+        # A peer that went away shows as a remote error, in older releases as a system error.
+        if self.code in (REMOTE, SYSTEM):
+            return "remote"
+        return "environment" if self.code == CUDA and _DRIVER_TOO_OLD.search(str(self)) else "local"
 
 
 class UniqueId(ctypes.Structure):
@@ -60,33 +87,48 @@ def non_blocking_config() -> Config:
 
 
 def candidates(configured: str, prefix: str) -> list[str]:
-    """Return where libnccl is looked for: the configured path alone; else the packaged wheel's place, then the system."""
+    """Return where libnccl is looked for: the configured path alone; else below our prefix (a wheel in the environment of
+    the current release, a file that the release carries, what `fmslurm install --nccl` placed), then the system."""
     if configured:
         return [configured]
     below = os.path.join(prefix, "current")
-    found = sorted(
-        glob.glob(os.path.join(glob.escape(below), "venv/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"))
+    wheel = "venv/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"
+    return [
+        *sorted(glob.glob(os.path.join(glob.escape(below), wheel))),
+        os.path.join(below, "nccl/libnccl.so.2"),
+        os.path.join(prefix, "nccl/current/lib/libnccl.so.2"),
+        "libnccl.so.2",
+    ]
+
+
+def load(paths: Sequence[str]) -> ctypes.CDLL:
+    """Return the first library that loads. Raise LackingError naming all that were tried, and why each was not taken."""
+    tried = []
+    for path in paths:
+        if why := refused(path):
+            tried.append(f"{path} (refused: {why})")
+            continue
+        try:
+            return ctypes.CDLL(path)
+        except OSError as exc:
+            tried.append(f"{path} ({str(exc).removeprefix(f'{path}: ')})")
+    raise LackingError(
+        f"cannot load NCCL: tried {'; '.join(tried)}",
+        remedy="Set burnin.nccl_library, or place the library with `fmslurm install --nccl`; root alone must own it",
     )
-    return [*found, os.path.join(below, "nccl", "libnccl.so.2"), "libnccl.so.2"]
+
+
+def version_words(version: int) -> str:
+    """Return 2.27.7 for 22707, as nccl.h codes it since 2.9."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 class Nccl:
     """The library, and one communicator at a time."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Load the first that loads. Raise LackingError naming all that were tried, or a release that is too old."""
-        tried = []
-        for path in paths:
-            try:
-                self._lib = ctypes.CDLL(path)
-                break
-            except OSError as exc:
-                tried.append(f"{path} ({exc})")
-        else:
-            raise LackingError(
-                f"cannot load NCCL: tried {'; '.join(tried)}",
-                remedy="Set burnin.nccl_library or install the NCCL wheel",
-            )
+        """Load the first that loads. Raise LackingError where none does, or where nobody knows this release."""
+        self._lib = load(paths)
         self._lib.ncclGetErrorString.restype = ctypes.c_char_p
         self._lib.ncclGetUniqueId.argtypes = [ctypes.POINTER(UniqueId)]
         self._lib.ncclCommInitRankConfig.argtypes = [
@@ -107,7 +149,15 @@ class Nccl:
         ]
         self.version = self._version()
         if self.version < OLDEST:
-            raise LackingError(f"NCCL {self.version} is older than {OLDEST}", remedy="Install NCCL 2.18 or newer")
+            raise LackingError(
+                f"NCCL {version_words(self.version)} is older than {version_words(OLDEST)}",
+                remedy="Install NCCL 2.18 or newer",
+            )
+        if self.version >= NEXT_MAJOR:
+            raise LackingError(
+                f"NCCL {version_words(self.version)} is not known to this release of fmslurm (2.18 to 2.x is)",
+                remedy="Give burnin.nccl_library an NCCL 2, or upgrade fmslurm",
+            )
         self._comm = ctypes.c_void_p()
 
     def _version(self) -> int:
@@ -119,7 +169,7 @@ class Nccl:
         if code in (OK, IN_PROGRESS):
             return code
         text = self._lib.ncclGetErrorString(ctypes.c_int(code))
-        words = text.decode("utf-8", "replace") if text else "no text"
+        words = text.decode("utf-8", "replace") if text else WORDS.get(code, "a result that is not known")
         raise NcclError(code, f"{name}: {words} ({code}){self._last_error()}")
 
     def _last_error(self) -> str:

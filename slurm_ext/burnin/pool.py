@@ -46,6 +46,7 @@ class Pool:
     ) -> None:
         """`changed` is told the pids whenever a worker was started."""
         self._plans, self._environment = plans, environment
+        self._more: dict[str, str] = {}
         self._watch, self._unwatch, self._changed = watch, unwatch, changed
         self._children: dict[int, _Child] = {}
         self._gone: list[int] = []
@@ -68,6 +69,10 @@ class Pool:
         self._watch(ours.fileno(), gpu)
         self._changed(tuple(child.pid for child in self._children.values()))
 
+    def set_environment(self, more: Mapping[str, str]) -> None:
+        """Give workers that start from now on these variables, too."""
+        self._more = dict(more)
+
     def _become_worker(self, gpu: int, sock: socket.socket) -> None:
         """Be the worker: never returns."""
         code = 1
@@ -82,6 +87,7 @@ class Pool:
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
             os.environ.clear()
             os.environ.update(self._environment)
+            os.environ.update(self._more)
             Worker(self._plans[gpu], descriptor).serve()
             code = 0
         except BaseException:  # noqa: BLE001 - the end of a forked child, whatever it was

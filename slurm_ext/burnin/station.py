@@ -1,8 +1,10 @@
 """One node's side of the burn-in: turns the leader's orders into orders for its workers, and their reports into one answer.
 
 No sockets and no clock of its own: messages and times come in, messages go out through `send`. Orders: `round` {round, base
-(first rank here), ranks, root, bytes, iterations, limit_s, floor_s}, `id` {round, id}, `stop` {round}.
-Answers: `id` {round, id}, `trouble` {round}, `report` {round, ranks: [...], facts}.
+(first rank here), ranks, root, bytes, iterations, limit_s, floor_s, sustain_s, rails, mnnvl}, `id` {round, id, gpu},
+`stop` {round}. Answers: `id` {round, id, gpu}, `trouble` {round}, `report` {round, ranks: [...], facts}.
+With `rails` each GPU index is a communicator of its own, in which `base` is this node's rank; its messages carry `gpu`, which
+is -1 otherwise. `mnnvl` on or off asks for workers that were started so, since NCCL reads that once.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ class Workers(Protocol):
     def kill(self, gpu: int) -> None:
         """Kill it."""
 
+    def set_environment(self, more: Mapping[str, str]) -> None:
+        """Give workers that start from now on these variables beside their usual ones."""
+
 
 class Station:
     """The state of one node."""
@@ -49,7 +54,8 @@ class Station:
         self._node, self._gpus, self._workers, self._send = node, gpus, workers, send
         self._abort_s = abort_s
         self._round = -1
-        self._base = 0
+        self._base, self._ranks, self._bytes = 0, 1, 0
+        self._rails, self._mnnvl = False, ""
         self._phases = {gpu: ("start", 0) for gpu in range(gpus)}
         self._reports: dict[int, RankReport] = {}
         self._deadline = 0.0
@@ -67,16 +73,20 @@ class Station:
         if kind == "round":
             self._begin(message, now)
         elif number == self._round and kind == "id":
-            for gpu in range(self._gpus):
+            one = int(message.get("gpu", -1))
+            for gpu in range(self._gpus) if one < 0 else (one,):
                 self._workers.order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
         elif number == self._round and kind == "stop":
             self._stop(now)
 
     def _begin(self, message: Mapping[str, Any], now: float) -> None:
         self._round, self._base = int(message["round"]), int(message["base"])
+        self._ranks, self._bytes = int(message["ranks"]), int(message["bytes"])
+        self._rails = bool(message.get("rails", False))
         self._reports, self._troubled, self._killed_at = {}, False, 0.0
         # The leader ends a round; this is for the case that its order to stop never comes.
         self._deadline = now + float(message["limit_s"]) + self._abort_s
+        self._set_mnnvl(str(message.get("mnnvl", "")))
         for gpu in range(self._gpus):
             if not self._workers.alive(gpu):
                 self._phases[gpu] = ("start", 0)
@@ -86,14 +96,27 @@ class Station:
                 {
                     "t": "round",
                     "round": self._round,
-                    "rank": self._base + gpu,
-                    "ranks": int(message["ranks"]),
-                    "root": bool(message["root"]) and gpu == 0,
-                    "bytes": int(message["bytes"]),
+                    "rank": self._rank(gpu),
+                    "ranks": self._ranks,
+                    "root": bool(message["root"]) and (self._rails or gpu == 0),
+                    "bytes": self._bytes,
                     "iterations": int(message["iterations"]),
                     "floor_s": float(message["floor_s"]),
+                    "sustain_s": float(message.get("sustain_s", 0.0)),
                 },
             )
+
+    def _rank(self, gpu: int) -> int:
+        return self._base if self._rails else self._base + gpu
+
+    def _set_mnnvl(self, wanted: str) -> None:
+        """Have workers with or without NVLink between nodes: NCCL reads its environment once in a process."""
+        if wanted == self._mnnvl:
+            return
+        self._mnnvl = wanted
+        self._workers.set_environment({"NCCL_MNNVL_ENABLE": str(int(wanted == "on"))} if wanted else {})
+        for gpu in range(self._gpus):
+            self._workers.kill(gpu)
 
     def _stop(self, now: float) -> None:
         if self._killed_at:
@@ -109,7 +132,8 @@ class Station:
         if kind == "phase":
             self._phases[gpu] = (str(message["phase"]), int(message["step"]))
         elif kind == "id":
-            self._send({"t": "id", "round": message["round"], "id": message["id"]})
+            rail = gpu if self._rails else -1
+            self._send({"t": "id", "round": message["round"], "id": message["id"], "gpu": rail})
         elif kind == "slow":
             self._trouble()
         elif kind == "report" and message.get("round") == self._round:
@@ -119,7 +143,7 @@ class Station:
                 # It ends now, by itself. Until its end is seen it looks alive, and the next round, given to it, would
                 # fail here: a local error of a node that has none.
                 self._workers.kill(gpu)
-            self._report(RankReport(**{**fields, "rank": self._base + gpu, "node": self._node, "gpu": gpu}))
+            self._report(RankReport(**{**fields, "rank": self._rank(gpu), "node": self._node, "gpu": gpu}))
 
     def on_worker_ended(self, gpu: int, how: str, now: float) -> None:
         """Take the end of a worker that was not told to end."""
@@ -127,7 +151,7 @@ class Station:
             phase, step = self._phases[gpu]
             # Ended on our order, or its abort hung: the round had failed before, and this is no news of the GPU.
             state, cause = (HANG, "") if self._killed_at else (ERROR, LOCAL)
-            self._report(RankReport(self._base + gpu, self._node, gpu, state, cause, phase, step, how))
+            self._report(RankReport(self._rank(gpu), self._node, gpu, state, cause, phase, step, how))
 
     def tick(self, now: float) -> None:
         """Let time pass: stop a round that nobody stopped, kill workers that did not stop."""
@@ -140,7 +164,7 @@ class Station:
                 if gpu not in self._reports:
                     phase, step = self._phases[gpu]
                     self._workers.kill(gpu)
-                    self._report(RankReport(self._base + gpu, self._node, gpu, HANG, "", phase, step, "killed"))
+                    self._report(RankReport(self._rank(gpu), self._node, gpu, HANG, "", phase, step, "killed"))
 
     def _trouble(self) -> None:
         if not self._troubled:
@@ -155,5 +179,13 @@ class Station:
             return
         number, self._round = self._round, -1
         ranks = [self._reports[gpu]._asdict() for gpu in range(self._gpus)]
-        facts = self._facts(number) if all(r.state == OK for r in self._reports.values()) else {}
+        facts = dict(self._facts(number)) if all(r.state == OK for r in self._reports.values()) else {}
+        if facts:
+            facts |= {"sent_bytes": self._sent_bytes(), "mnnvl": self._mnnvl}
         self._send({"t": "report", "round": number, "ranks": ranks, "facts": facts})
+
+    def _sent_bytes(self) -> int:
+        """Return what the all-reduces that ended had this node send, by a ring: warm-up and sustained ones included."""
+        steps = min(report.step for report in self._reports.values())
+        rings = self._gpus if self._rails else 1
+        return rings * steps * self._bytes * 2 * (self._ranks - 1) // self._ranks

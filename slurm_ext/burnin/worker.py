@@ -1,28 +1,26 @@
 """One process for one GPU: takes orders as JSON lines from its agent, runs rounds of all-reduces, reports every phase.
 
-Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s}, `id` {round, id}, `stop`, `quit`.
+Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s, sustain_s}, `id` {round, id}, `stop`, `quit`.
 Answers: `phase` {phase, step}, `id` {round, id}, `report` {round, ...fields of RankReport}. It never waits inside a library
 where that can be avoided, and where it cannot, the last phase it announced says so. The agent kills what does not answer.
 """
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import json
 import os
 import select
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from slurm_ext.burnin import kernels
 from slurm_ext.burnin.cuda import ENVIRONMENT_CODES, Cuda, CudaError
 from slurm_ext.burnin.model import ENVIRONMENT, ERROR, HANG, LOCAL, OK, REMOTE, SLOW, WRONG
-from slurm_ext.burnin.nccl import REMOTE as NCCL_REMOTE
-from slurm_ext.burnin.nccl import SYSTEM as NCCL_SYSTEM
 from slurm_ext.burnin.nccl import Nccl, NcclError
+from slurm_ext.burnin.traffic import CHECKS as CHECKS
+from slurm_ext.burnin.traffic import Sustained, Traffic
 from slurm_ext.errors import FmslurmError
 
 #: Between two looks at events and communicator. Times are taken by the GPU, so this adds nothing to them.
@@ -33,9 +31,6 @@ SLOW_S = 1.5
 
 #: How long a rank that found itself too slow waits for the order to stop.
 TOGETHER_S = 1.0
-
-#: Results that are verified, each after an all-reduce of its own; the first also connects the ranks.
-CHECKS = (("u32", 0), ("u32", 1), ("bf16", 0), ("u32", 2))
 
 
 class Stopped(Exception):
@@ -67,8 +62,6 @@ class Worker:
         self._slowest_s = 0.0
         self._connected_at = 0.0
         self._floor_s = 0.0
-        self._buffers: tuple[int, int, int] = (0, 0, 0)
-        self._size = 0
 
     def tell(self, **message: Any) -> None:
         """Send one line to the agent; an agent that is gone ends the process."""
@@ -107,7 +100,11 @@ class Worker:
                 return True
         return False
 
-    def _poll(self, done: Any, limit_s: float = 0.0) -> None:
+    def stepped(self) -> None:
+        """Count one all-reduce that ended."""
+        self._step += 1
+
+    def poll(self, done: Callable[[], bool], limit_s: float = 0.0) -> None:
         """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` or when all took too long (0: no limit)."""
         started = time.monotonic()
         while not done():
@@ -135,7 +132,7 @@ class Worker:
             self._cuda = Cuda(self._plan.cuda_library)
             self.phase("context")
             pci = self._cuda.open(self._plan.gpu)
-            self._record = self._cuda.allocate(24)
+            self._traffic = Traffic(self._cuda, self._nccl, self)
             self.phase("ready")
         except (FmslurmError, AttributeError) as exc:
             failure = self._failed(exc)
@@ -162,8 +159,7 @@ class Worker:
         if isinstance(exc, CudaError):
             cause = ENVIRONMENT if exc.code in ENVIRONMENT_CODES else LOCAL
         elif isinstance(exc, NcclError):
-            # A peer that went away shows as a remote error, in older releases as a system error: no word on this node.
-            cause = REMOTE if exc.code in (NCCL_REMOTE, NCCL_SYSTEM) else LOCAL
+            cause = {"remote": REMOTE, "environment": ENVIRONMENT}.get(exc.whose, LOCAL)
         return {"state": ERROR, "cause": cause, "phase": self._phase, "step": self._step, "text": str(exc)[:300]}
 
     def _guarded(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -208,12 +204,11 @@ class Worker:
             os._exit(3)
 
     def _run(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Join, verify every pattern, measure, leave; return the report."""
-        rank, ranks, size = int(order["rank"]), int(order["ranks"]), int(order["bytes"])
-        floor_s, iterations = float(order["floor_s"]), int(order["iterations"])
-        limit_s = max(1.0, 10 * floor_s) if floor_s else 0.0
-        nccl = self._nccl
-        self._allocate(size)
+        """Join, verify every pattern, warm up, measure, keep the traffic up, leave; return the report."""
+        rank, ranks, sustain_s = int(order["rank"]), int(order["ranks"]), float(order.get("sustain_s", 0.0))
+        floor_s = float(order["floor_s"])
+        nccl, traffic = self._nccl, self._traffic
+        traffic.begin(int(order["bytes"]), rank, ranks, max(1.0, 10 * floor_s) if floor_s else 0.0)
         self.phase("id", 0)
         if order["root"]:
             identity = nccl.unique_id()
@@ -223,46 +218,35 @@ class Worker:
         self.phase("init-calling")
         nccl.begin(identity, rank, ranks)
         self.phase("init")
-        self._poll(nccl.settled)
-        mismatches, first_bad, checksums = 0, -1, []
-        for index, (family, pattern) in enumerate(CHECKS):
-            bad, first, checksum = self._verified(family, pattern, rank, ranks, size, limit_s if index else 0.0)
-            if bad and not mismatches:
-                first_bad = first
-            mismatches += bad
-            checksums.append(f"{checksum:016x}")
-            if not index:
-                self._connected_at = time.monotonic()
-                self._floor_s = floor_s
-        times_ms = self._measure(size, iterations, limit_s)
-        bad, first, checksum = self._check("u32", 2, ranks, size)
-        if bad and not mismatches:
-            first_bad = first
-        mismatches += bad
-        checksums.append(f"{checksum:016x}")
+        self.poll(nccl.settled)
+
+        def connected() -> None:
+            self._connected_at, self._floor_s = time.monotonic(), floor_s
+
+        traffic.verify(connected)
+        traffic.warm_up(sustain_s)
+        times_ms = traffic.measure(int(order["iterations"]))
+        median_ms = statistics.median(times_ms)
+        sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
         self.phase("done")
         nccl.finalize()
-        self._poll(nccl.settled)
+        self.poll(nccl.settled)
         nccl.destroy()
+        found = traffic.result
         return {
-            "state": WRONG if mismatches else OK,
+            "state": WRONG if found.mismatches else OK,
             "phase": self._phase,
             "step": self._step,
-            "mismatches": mismatches,
-            "first_bad": first_bad,
-            "checksums": checksums,
+            "mismatches": found.mismatches,
+            "first_bad": found.first,
+            "checksums": found.checksums,
             "min_ms": min(times_ms),
-            "median_ms": statistics.median(times_ms),
+            "median_ms": median_ms,
             "max_ms": max(times_ms),
+            "sustain_ms": sustained.ms,
+            "sustain_steps": sustained.steps,
+            "drift": round(sustained.drift, 4),
         }
-
-    def _allocate(self, size: int) -> None:
-        if self._size != size:
-            for address in self._buffers[:2]:
-                if address:
-                    self._cuda.free(address)
-            self._buffers = (self._cuda.allocate(size), self._cuda.allocate(size), self._record)
-            self._size = size
 
     def _await_id(self) -> bytes:
         found: list[bytes] = []
@@ -273,51 +257,5 @@ class Worker:
                     found.append(bytes.fromhex(order["id"]))
             return bool(found)
 
-        self._poll(arrived)
+        self.poll(arrived)
         return found[0]
-
-    def _reduce(self, family: str, size: int) -> None:
-        """Queue one all-reduce; `call` is the phase while the library has it."""
-        self.phase("call")
-        send, receive, _ = self._buffers
-        self._nccl.all_reduce(send, receive, size // kernels.ELEMENT_BYTES[family], family, self._cuda.stream)
-        self._poll(self._nccl.settled)
-
-    def _passed(self, event: ctypes.c_void_p) -> bool:
-        self._nccl.settled()  # an error of the communicator (a peer died) ends the wait, too
-        return self._cuda.done(event)
-
-    def _verified(
-        self, family: str, pattern: int, rank: int, ranks: int, size: int, limit_s: float
-    ) -> tuple[int, int, int]:
-        """Fill, all-reduce, check: mismatches, first bad index, checksum."""
-        count = size // kernels.ELEMENT_BYTES[family]
-        self._cuda.fill(family, self._buffers[0], count, pattern, rank, ranks)
-        self._reduce(family, size)
-        event = self._cuda.event()
-        self._cuda.record(event)
-        self.phase("run")
-        self._poll(lambda: self._passed(event), limit_s)
-        self._step += 1
-        return self._check(family, pattern, ranks, size)
-
-    def _check(self, family: str, pattern: int, ranks: int, size: int) -> tuple[int, int, int]:
-        _, receive, record = self._buffers
-        self._cuda.check(family, receive, size // kernels.ELEMENT_BYTES[family], pattern, ranks, record)
-        event = self._cuda.event()
-        self._cuda.record(event)
-        self._poll(lambda: self._cuda.done(event))
-        return self._cuda.read_record(record)
-
-    def _measure(self, size: int, iterations: int, limit_s: float) -> list[float]:
-        """Queue all timed all-reduces at once, so that no polling is measured, and return the milliseconds of each."""
-        events = [self._cuda.event() for _ in range(iterations + 1)]
-        self._cuda.record(events[0])
-        for event in events[1:]:
-            self._reduce("u32", size)
-            self._cuda.record(event)
-        self.phase("run")
-        for event in events[1:]:
-            self._poll(lambda event=event: self._passed(event), limit_s)
-            self._step += 1
-        return [self._cuda.elapsed_ms(a, b) for a, b in itertools.pairwise(events)]

@@ -1,0 +1,97 @@
+"""How ranks that share nothing but an all-reduce agree on when to go on: votes as words of a buffer that is summed. Pure.
+
+Each rank puts in whether it is for stopping and a time; all read the same sums, so all decide the same and none waits for
+one that left. Each word travels in many copies and the most frequent sum counts: one flipped bit, which the burn-in is
+there to find, must show as a wrong result and not as a hang.
+"""
+
+from __future__ import annotations
+
+import statistics
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+#: Copies of each word; words: ranks for stopping, and a time in microseconds as its upper and its lower 16 bits.
+COPIES, WORDS = 256, 3
+BYTES = 4 * COPIES * WORDS
+
+#: Steady: the medians of this many batches in a row lie within this share of each other.
+STEADY_BATCHES, STEADY_SHARE = 3, 1.03
+WARM_MAX_BATCHES, WARM_BATCH_US = 20, 50_000
+WARM_LEAST, WARM_MOST = 2, 32
+
+#: Sustained traffic is cut into about so many batches; fewer all-reduces than FEW are queued without a vote.
+BATCHES, BATCH_MOST, FEW = 24, 128, 6
+
+
+class Agreed(NamedTuple):
+    """What all ranks read out of one vote: how many are for stopping, and the mean of their times (microseconds)."""
+
+    votes: int
+    mean_us: float
+
+
+def words(stop: bool, microseconds: float) -> tuple[int, int, int]:
+    """Return the words that a rank puts in. Times above 71 minutes count as that."""
+    whole = min(max(int(microseconds), 0), (1 << 32) - 1)
+    return int(stop), whole >> 16, whole & 0xFFFF
+
+
+def read(buffer: bytes, ranks: int) -> Agreed:
+    """Return what a summed buffer of BYTES says: for each word the most frequent of its copies."""
+    numbers = struct.unpack(f"={COPIES * WORDS}I", buffer)
+    votes, upper, lower = (
+        Counter(numbers[at : at + COPIES]).most_common(1)[0][0] for at in range(0, COPIES * WORDS, COPIES)
+    )
+    return Agreed(votes, max(1.0, ((upper << 16) + lower) / ranks))
+
+
+def steady(medians: Sequence[float]) -> bool:
+    """Say whether the last batches took the same time, so that clocks have come up."""
+    last = medians[-STEADY_BATCHES:]
+    return len(last) == STEADY_BATCHES and max(last) <= STEADY_SHARE * min(last)
+
+
+def warm_batch(mean_us: float) -> int:
+    """Return the size of the next batch of a warm-up whose last all-reduces took `mean_us` each."""
+    return min(WARM_MOST, max(WARM_LEAST, round(WARM_BATCH_US / mean_us)))
+
+
+class Share(NamedTuple):
+    """How sustained traffic is cut: all-reduces in a batch, and how many batches where that needs no vote (0: it does)."""
+
+    batch: int
+    batches: int
+
+
+def share(seconds: float, mean_us: float) -> Share:
+    """Return how traffic of `seconds` is cut where one all-reduce takes `mean_us` by all ranks' agreement."""
+    total = max(1, round(seconds * 1e6 / mean_us))
+    if total < FEW:
+        return Share(total, 1)
+    return Share(min(BATCH_MOST, max(1, round(total / BATCHES))), 0)
+
+
+def enough(done: int, elapsed_us: float, seconds: float, batch_us: float) -> bool:
+    """Say whether the batch that runs behind number `done` (from 0) shall be the last one.
+
+    Two batches are always under way, so batch `done` was queued at `elapsed_us`, when `done` - 1 batches were through.
+    `batch_us` is what one batch should take by the first agreement; it counts until there is better.
+    """
+    if done >= 2:
+        batch_us = elapsed_us / (done - 1)
+        ends_us = elapsed_us + 3 * batch_us
+    else:
+        ends_us = (done + 2) * batch_us
+    return ends_us + batch_us / 2 >= seconds * 1e6
+
+
+def drift(medians: Sequence[float]) -> float:
+    """Return the last quarter's median by the first's; 1.0 for traffic too short to have quarters."""
+    quarter = len(medians) // 4
+    if quarter < 2:
+        return 1.0
+    first = statistics.median(medians[:quarter])
+    return statistics.median(medians[-quarter:]) / first if first > 0 else 1.0
