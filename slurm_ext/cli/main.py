@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": ("job", "job", "jobs that are watched, and their budgets"),
     "lab": ("lab", "lab", "a real Slurm on this machine with simulated hardware"),
     "mode": ("mode", "mode", "off, shadow, warn, enforce: show and set per room"),
+    "nccl-check": ("nccl_check", "nccl_check", "run a step and say whether NCCL inside it went over EFA"),
     "node": ("node", "node", "nodes: show, drain and resume with our reason"),
     "off": ("mode", "off", "stop one room, or all, for a while, at once"),
     "on": ("mode", "on", "undo `off`"),
