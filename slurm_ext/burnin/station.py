@@ -166,6 +166,16 @@ class Station:
                     self._workers.kill(gpu)
                     self._report(RankReport(self._rank(gpu), self._node, gpu, HANG, "", phase, step, "killed"))
 
+    def abandon(self) -> None:
+        """Forget the round that runs: who ordered it is gone. Its workers are in the library with partners that are gone, too."""
+        if not self.busy:
+            return
+        self._round = -1
+        for gpu in range(self._gpus):
+            self._workers.kill(gpu)
+            self._phases[gpu] = ("start", 0)
+            self._workers.start(gpu)
+
     def _trouble(self) -> None:
         if not self._troubled:
             self._troubled = True
