@@ -51,6 +51,7 @@ PRODUCTS = (
             "cuda_errors.c",
             "processes.c",
             "hardware.c",
+            "hardware_table.c",
         ),
     ),
     Product(
@@ -58,21 +59,32 @@ PRODUCTS = (
         "libnccl.so.2",
         (
             "nccl_init.c",
+            "nccl_config.c",
             "nccl_comm.c",
             "nccl_split.c",
             "nccl_group.c",
             "nccl_api.c",
             "nccl_ring.c",
+            "nccl_collective.c",
+            "nccl_local.c",
+            "nccl_faults.c",
             "nccl_reduce.c",
             "nccl_bootstrap.c",
+            "nccl_connect.c",
             "nccl_net.c",
             "nccl_plugin.c",
             "nccl_log.c",
             "hardware.c",
+            "hardware_table.c",
         ),
     ),
-    Product("lib", "libnvidia-ml.so.1", ("nvml.c", "processes.c", "hardware.c")),
-    Product("bin", "nvidia-smi", ("nvidia_smi.c", "nvidia_smi_fields.c", "processes.c", "hardware.c"), library=False),
+    Product("lib", "libnvidia-ml.so.1", ("nvml.c", "processes.c", "hardware.c", "hardware_table.c")),
+    Product(
+        "bin",
+        "nvidia-smi",
+        ("nvidia_smi.c", "nvidia_smi_fields.c", "processes.c", "hardware.c", "hardware_table.c"),
+        library=False,
+    ),
 )
 
 

@@ -66,6 +66,8 @@ FM_EXPORT CUresult cuInit(unsigned flags)
     fm_hardware_read(&hardware);
     while (hardware.found && hardware.cuda_hang_init)
         pause();
+    if (*hardware.cuda_dstate_file)
+        fm_write_to(hardware.cuda_dstate_file);
     pthread_mutex_lock(&lock);
     CUresult result = CUDA_SUCCESS;
     if (initialised_in != getpid()) {

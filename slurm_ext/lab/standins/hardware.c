@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "hardware.h"
+#include "hardware_table.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -11,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_KEYS 512
 #define MAX_FILE (64 * 1024)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -19,15 +19,6 @@ static struct fm_hardware cached;
 static struct stat cached_stat;
 static int cached_valid;
 static char started_as[PATH_MAX];
-
-struct pair {
-    char *key, *value;
-};
-
-struct table {
-    int count;
-    struct pair pair[MAX_KEYS];
-};
 
 void fm_hardware_started_as(const char *path)
 {
@@ -97,44 +88,6 @@ static int locate(char *path, size_t size)
     return written > 0 && (size_t)written < size;
 }
 
-static const char *text_of(const struct table *table, const char *key, const char *fallback)
-{
-    for (int i = table->count - 1; i >= 0; i--) /* the last line of a key wins */
-        if (!strcmp(table->pair[i].key, key))
-            return table->pair[i].value;
-    return fallback;
-}
-
-static long long number_of(const struct table *table, const char *key, long long fallback)
-{
-    const char *text = text_of(table, key, "");
-    char *end;
-    long long value = strtoll(text, &end, 0);
-    return *text && !*end ? value : fallback;
-}
-
-static int word_in(const char *list, const char *word)
-{
-    size_t length = strlen(word);
-    for (const char *at = list; *at;) {
-        size_t piece = strcspn(at, ", ");
-        if (piece == length && !strncmp(at, word, length))
-            return 1;
-        at += piece;
-        at += strspn(at, ", ");
-    }
-    return 0;
-}
-
-static void copy_text(char *out, size_t size, const char *text)
-{
-    size_t length = strlen(text);
-    if (length >= size)
-        length = size - 1;
-    memcpy(out, text, length);
-    out[length] = 0;
-}
-
 static void gpu_key(char *key, size_t size, int number, const char *name)
 {
     snprintf(key, size, "gpu.%d.%s", number, name);
@@ -144,21 +97,23 @@ static const char *gpu_text(const struct table *table, int number, const char *n
 {
     char key[64];
     gpu_key(key, sizeof key, number, name);
-    return text_of(table, key, fallback);
+    return fm_text_of(table, key, fallback);
 }
 
 static long long gpu_number(const struct table *table, int number, const char *name, long long fallback)
 {
     char key[64];
     gpu_key(key, sizeof key, number, name);
-    return number_of(table, key, fallback);
+    return fm_number_of(table, key, fallback);
 }
 
 static void read_gpu(const struct table *table, int number, const struct fm_hardware *hardware, struct fm_gpu *gpu)
 {
     uint64_t first = fm_hash(hardware->node, (uint64_t)number), second = fm_hash(hardware->node, first);
-    char fallback[64];
+    char fallback[64], prefix[16];
     gpu->number = number;
+    snprintf(prefix, sizeof prefix, "gpu.%d.", number);
+    gpu->faults = fm_read_faults(table, prefix, &hardware->nccl);
     gpu->lost = gpu_number(table, number, "lost", 0) != 0;
     gpu->cuda_error = (int)gpu_number(table, number, "cuda_error", 0);
     gpu->mig = gpu_number(table, number, "mig", 0) != 0;
@@ -185,32 +140,32 @@ static void read_gpu(const struct table *table, int number, const struct fm_hard
     snprintf(fallback, sizeof fallback, "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(first >> 32),
              (unsigned)(first >> 16) & 0xffff, (unsigned)first & 0xffff, (unsigned)(second >> 48),
              (unsigned long long)(second & 0xffffffffffffULL));
-    copy_text(gpu->uuid, sizeof gpu->uuid, gpu_text(table, number, "uuid", fallback));
+    fm_copy_text(gpu->uuid, sizeof gpu->uuid, gpu_text(table, number, "uuid", fallback));
     snprintf(fallback, sizeof fallback, "16524%08u", (unsigned)(second % 100000000U));
-    copy_text(gpu->serial, sizeof gpu->serial, gpu_text(table, number, "serial", fallback));
-    copy_text(gpu->recovery, sizeof gpu->recovery,
+    fm_copy_text(gpu->serial, sizeof gpu->serial, gpu_text(table, number, "serial", fallback));
+    fm_copy_text(gpu->recovery, sizeof gpu->recovery,
               gpu_text(table, number, "recovery", gpu->lost ? "Reboot" : "None"));
-    copy_text(gpu->fabric, sizeof gpu->fabric, gpu_text(table, number, "fabric", "Completed"));
+    fm_copy_text(gpu->fabric, sizeof gpu->fabric, gpu_text(table, number, "fabric", "Completed"));
 }
 
 static void read_nccl(const struct table *table, struct fm_hardware *hardware)
 {
-    const char *wrong = text_of(table, "nccl.wrong_result", ""), *hang = text_of(table, "nccl.hang", "");
-    const char *crash = text_of(table, "nccl.crash", "");
-    hardware->nccl_version = (int)number_of(table, "nccl.version", 22707);
-    hardware->nccl_plugin = strcmp(text_of(table, "nccl.net", "efa"), "socket") != 0;
-    hardware->nccl_gdr = number_of(table, "nccl.gdr", 1) != 0;
-    hardware->nccl_nvls = number_of(table, "nccl.nvls", 1) != 0;
-    hardware->nccl_flip_sent = word_in(wrong, "1") || word_in(wrong, "send");
-    hardware->nccl_flip_result = word_in(wrong, "recv");
-    hardware->nccl_hang_init = word_in(hang, "init");
-    hardware->nccl_hang_allreduce = word_in(hang, "allreduce");
-    hardware->nccl_hang_abort = word_in(hang, "abort");
-    hardware->nccl_crash_init = word_in(crash, "init");
-    hardware->nccl_crash_allreduce = word_in(crash, "allreduce");
-    hardware->nccl_delay_ms = (int)number_of(table, "nccl.delay_ms", 0);
-    hardware->nccl_rate_mbit = (int)number_of(table, "nccl.rate_mbit", 0);
-    copy_text(hardware->nccl_provider, sizeof hardware->nccl_provider, text_of(table, "nccl.provider", "efa"));
+    const struct fm_faults none = {0};
+    hardware->nccl_version = (int)fm_number_of(table, "nccl.version", 22707);
+    hardware->nccl_plugin = strcmp(fm_text_of(table, "nccl.net", "efa"), "socket") != 0;
+    hardware->nccl_gdr = fm_number_of(table, "nccl.gdr", 1) != 0;
+    hardware->nccl_nvls = fm_number_of(table, "nccl.nvls", 1) != 0;
+    hardware->nccl_p2p = fm_number_of(table, "nccl.p2p", 1) != 0;
+    hardware->nccl_claims_socket = !strcmp(fm_text_of(table, "nccl.claims", ""), "socket");
+    hardware->nccl_nics = (int)fm_number_of(table, "nccl.nics", hardware->efa);
+    hardware->nccl_flip_offset = fm_number_of(table, "nccl.flip_offset", -1);
+    hardware->efa_retransmits_per_gb = fm_number_of(table, "efa.retransmits_per_gb", 0);
+    hardware->nccl = fm_read_faults(table, "", &none);
+    fm_copy_text(hardware->nccl_provider, sizeof hardware->nccl_provider, fm_text_of(table, "nccl.provider", "efa"));
+    fm_copy_text(hardware->nccl_dstate_file, sizeof hardware->nccl_dstate_file, fm_text_of(table, "nccl.dstate_file", ""));
+    fm_copy_text(hardware->cuda_dstate_file, sizeof hardware->cuda_dstate_file, fm_text_of(table, "cuda.dstate_file", ""));
+    if (*hardware->nccl_dstate_file && !*fm_text_of(table, "nccl.dstate", ""))
+        hardware->nccl.dstate.step = 1;
 }
 
 struct product {
@@ -236,50 +191,34 @@ static void interpret(const struct table *table, const char *path, struct fm_har
 {
     char host[65] = "localhost", root[PATH_MAX];
     gethostname(host, sizeof host - 1);
-    struct product product = product_of(text_of(table, "gpu_type", "h100"));
+    struct product product = product_of(fm_text_of(table, "gpu_type", "h100"));
     memset(hardware, 0, sizeof *hardware);
-    hardware->found = !number_of(table, "driver.missing", 0);
-    copy_text(hardware->node, sizeof hardware->node, text_of(table, "node", host));
-    copy_text(hardware->type, sizeof hardware->type, text_of(table, "type", "p5.48xlarge"));
-    copy_text(hardware->model, sizeof hardware->model, text_of(table, "gpu.model", product.model));
-    copy_text(hardware->driver_version, sizeof hardware->driver_version,
-              text_of(table, "driver", "570.133.20"));
-    copy_text(root, sizeof root, path);
+    hardware->found = !fm_number_of(table, "driver.missing", 0);
+    fm_copy_text(hardware->node, sizeof hardware->node, fm_text_of(table, "node", host));
+    fm_copy_text(hardware->type, sizeof hardware->type, fm_text_of(table, "type", "p5.48xlarge"));
+    fm_copy_text(hardware->model, sizeof hardware->model, fm_text_of(table, "gpu.model", product.model));
+    fm_copy_text(hardware->driver_version, sizeof hardware->driver_version,
+              fm_text_of(table, "driver", "570.133.20"));
+    fm_copy_text(root, sizeof root, path);
     for (int up = 0; up < 3; up++) { /* hardware.env, fmslurm-lab, etc */
         char *slash = strrchr(root, '/');
         if (slash)
             *slash = 0;
     }
-    copy_text(hardware->root, sizeof hardware->root, text_of(table, "root", root));
-    hardware->driver_init_error = (int)number_of(table, "driver.init_error", 0);
-    hardware->cuda_version = (int)number_of(table, "cuda.version", 12080);
-    hardware->compute = (int)number_of(table, "gpu.compute", product.compute);
-    hardware->cuda_hang_init = word_in(text_of(table, "cuda.hang", ""), "init");
-    hardware->smi_hang = number_of(table, "smi.hang", 0) != 0;
-    hardware->memory_mib = number_of(table, "gpu_memory_mib", 81559);
-    hardware->nvlinks = (int)number_of(table, "gpu.nvlinks", product.nvlinks);
-    hardware->efa = (int)number_of(table, "efa", 32);
+    fm_copy_text(hardware->root, sizeof hardware->root, fm_text_of(table, "root", root));
+    hardware->driver_init_error = (int)fm_number_of(table, "driver.init_error", 0);
+    hardware->cuda_version = (int)fm_number_of(table, "cuda.version", 12080);
+    hardware->compute = (int)fm_number_of(table, "gpu.compute", product.compute);
+    hardware->cuda_hang_init = fm_word_in(fm_text_of(table, "cuda.hang", ""), "init");
+    hardware->smi_hang = fm_number_of(table, "smi.hang", 0) != 0;
+    hardware->memory_mib = fm_number_of(table, "gpu_memory_mib", 81559);
+    hardware->nvlinks = (int)fm_number_of(table, "gpu.nvlinks", product.nvlinks);
+    hardware->efa = (int)fm_number_of(table, "efa", 32);
     read_nccl(table, hardware);
-    long long gpus = number_of(table, "gpus", 0);
+    long long gpus = fm_number_of(table, "gpus", 0);
     for (int number = 0; number < gpus && number < FM_MAX_GPUS; number++)
         if (!gpu_number(table, number, "absent", 0))
             read_gpu(table, number, hardware, &hardware->gpu[hardware->gpus++]);
-}
-
-/* Split the text in place into key=value pairs; anything else is ignored. */
-static void split(char *text, struct table *table)
-{
-    table->count = 0;
-    for (char *line = strtok_r(text, "\n", &text); line && table->count < MAX_KEYS; line = strtok_r(NULL, "\n", &text)) {
-        line += strspn(line, " \t");
-        char *equals = strchr(line, '=');
-        if (*line == '#' || !equals)
-            continue;
-        *equals = 0;
-        for (char *end = equals + 1 + strlen(equals + 1); end > equals + 1 && isspace((unsigned char)end[-1]);)
-            *--end = 0;
-        table->pair[table->count++] = (struct pair){line, equals + 1};
-    }
 }
 
 static int load(const char *path, struct fm_hardware *hardware)
@@ -292,7 +231,7 @@ static int load(const char *path, struct fm_hardware *hardware)
     size_t length = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[length] = 0;
-    split(text, &table);
+    fm_table_split(text, &table);
     interpret(&table, path, hardware);
     return 1;
 }

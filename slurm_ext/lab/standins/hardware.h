@@ -8,8 +8,25 @@
 #define FM_EXPORT __attribute__((visibility("default")))
 #define FM_MAX_GPUS 16
 
+/* Where a fault of NCCL strikes: at init, and from the Nth collective of a communicator on (1: the first; 0: never). */
+struct fm_place {
+    int init, step;
+};
+
+/* What is wrong with NCCL, on all ranks of a node or on those of one GPU. */
+struct fm_faults {
+    struct fm_place hang, crash, stop, dstate, error;
+    int error_code;
+    int hang_abort;
+    int absent;
+    int delay_ms, join_delay_ms;
+    int rate_mbit;
+    int flip_sent, flip_result;
+};
+
 struct fm_gpu {
     int number; /* N of the keys gpu.N.*; absent cards have no entry, so this may differ from the position */
+    struct fm_faults faults; /* the node's, where gpu.N.nccl.* says nothing else; flips and rate are its own only */
     int lost;
     int cuda_error;
     int mig;
@@ -48,18 +65,25 @@ struct fm_hardware {
     /* NCCL */
     int nccl_version;
     int nccl_plugin; /* nccl.net=efa */
-    int nccl_gdr, nccl_nvls;
-    int nccl_flip_sent, nccl_flip_result;
-    int nccl_hang_init, nccl_hang_allreduce, nccl_hang_abort;
-    int nccl_crash_init, nccl_crash_allreduce;
-    int nccl_delay_ms;
-    int nccl_rate_mbit;
+    int nccl_gdr, nccl_nvls, nccl_p2p;
+    int nccl_claims_socket;
+    int nccl_nics;
+    long long nccl_flip_offset; /* -1: not set */
+    long long efa_retransmits_per_gb;
+    struct fm_faults nccl; /* of all ranks here */
     char nccl_provider[32];
+    char nccl_dstate_file[256], cuda_dstate_file[256];
     struct fm_gpu gpu[FM_MAX_GPUS];
 };
 
 /* Copy the current state to *out. Cheap: one stat() unless the file changed. */
 void fm_hardware_read(struct fm_hardware *out);
+
+/* The faults of one GPU, by its number. */
+const struct fm_faults *fm_faults_of(const struct fm_hardware *hardware, int number);
+
+/* Write to a file: on a frozen file system this thread then sleeps in the kernel, and no signal wakes it. */
+void fm_write_to(const char *path);
 
 /* How this program was started (argv[0]); libraries find their own path. Used where FMSLURM_LAB_HARDWARE is unset. */
 void fm_hardware_started_as(const char *path);

@@ -191,7 +191,7 @@ ncclResult_t fm_exchange_peers(struct ncclComm *comm)
 static ncclResult_t compare(struct ncclComm *comm, const struct peer *a, const struct peer *b)
 {
     if (a->version != b->version) {
-        fm_warn(comm->device, "init.cc:1012", "Mismatched NCCL version detected : rank %d NCCL version %d rank %d version %d",
+        fm_warn(comm->device, "init.cc:1012", "Mismatched NCCL version detected : rank %d version %d rank %d version %d",
                 a->rank, a->version, b->rank, b->version);
         return ncclInvalidUsage;
     }
@@ -214,97 +214,30 @@ ncclResult_t fm_arrange(struct ncclComm *comm)
 {
     const struct peer *peers = comm->peers;
     int n = comm->nranks, placed = 0;
-    comm->ring = calloc((size_t)n, sizeof *comm->ring);
-    if (!comm->ring)
+    comm->order = calloc((size_t)n, sizeof *comm->order);
+    if (!comm->order)
         return ncclSystemError;
     comm->local_rank = comm->local_ranks = comm->nodes = 0;
+    comm->even = 1;
     for (int rank = 0; rank < n; rank++) {
         ncclResult_t result = compare(comm, &peers[comm->rank], &peers[rank]);
         if (result)
             return result;
         comm->local_ranks += peers[rank].host == comm->self.host;
         comm->local_rank += rank < comm->rank && peers[rank].host == comm->self.host;
-        int first = 1;
+        int first = 1, before = placed;
         for (int i = 0; i < placed && first; i++)
-            first = peers[comm->ring[i]].host != peers[rank].host;
+            first = peers[comm->order[i]].host != peers[rank].host;
         comm->nodes += first;
         for (int other = rank; first && other < n; other++)
             if (peers[other].host == peers[rank].host) {
                 if (other == comm->rank)
-                    comm->position = placed;
-                comm->ring[placed++] = other;
+                    comm->flat.position = placed;
+                comm->order[placed++] = other;
             }
+        if (first && (placed - before) * comm->nodes != placed)
+            comm->even = 0;
     }
-    return ncclSuccess;
-}
-
-struct hello {
-    uint64_t id;
-    int32_t from, to;
-};
-
-static ncclResult_t connect_next(struct ncclComm *comm, int next)
-{
-    const struct peer *peer = &comm->peers[next];
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = peer->port, .sin_addr.s_addr = peer->address};
-    struct hello hello = {comm->id, comm->rank, next};
-    comm->next_remote = peer->host != comm->self.host;
-    ncclResult_t result = comm->next_remote ? fm_connect_tcp(comm, &address, &comm->next)
-                                            : fm_connect_unix(comm, peer->token, &comm->next);
-    return result ? result : fm_send_all(comm, comm->next, &hello, sizeof hello);
-}
-
-static ncclResult_t accept_previous(struct ncclComm *comm, int previous)
-{
-    comm->previous_remote = comm->peers[previous].host != comm->self.host;
-    int listener = comm->previous_remote ? comm->listen_tcp : comm->listen_unix;
-    for (;;) {
-        struct hello hello;
-        ncclResult_t result = fm_accept(comm, listener, &comm->previous);
-        if (result)
-            return result;
-        result = fm_receive_all(comm, comm->previous, &hello, sizeof hello);
-        if (!result && hello.id == comm->id && hello.from == previous && hello.to == comm->rank)
-            return ncclSuccess;
-        close(comm->previous); /* a stranger */
-        comm->previous = -1;
-        if (comm->aborted)
-            return ncclInternalError;
-    }
-}
-
-static void describe(struct ncclComm *comm, int from, int to, int remote)
-{
-    int sending = from == comm->rank;
-    char path[96];
-    if (!remote) {
-        snprintf(path, sizeof path, "%s", getenv("NCCL_P2P_DISABLE") ? "SHM/direct/direct" : "P2P/CUMEM");
-        if (!sending)
-            return;
-    } else {
-        snprintf(path, sizeof path, "NET/%s/%d%s", comm->net, comm->net_plugin ? comm->gpu.number : 0,
-                 comm->gdr ? "/GDRDMA" : "");
-    }
-    for (int channel = 0; channel < 2; channel++)
-        fm_info(FM_INIT | FM_NET | FM_P2P, comm->device, "Channel %02d/0 : %d[%d] -> %d[%d]%s via %s", channel, from,
-                comm->peers[from].device, to, comm->peers[to].device,
-                !remote ? "" : sending ? " [send]" : " [receive]", path);
-}
-
-ncclResult_t fm_connect_ring(struct ncclComm *comm)
-{
-    int n = comm->nranks, next = comm->ring[(comm->position + 1) % n];
-    int previous = comm->ring[(comm->position + n - 1) % n];
-    if (n == 1)
-        return ncclSuccess;
-    ncclResult_t result = connect_next(comm, next);
-    if (!result)
-        result = accept_previous(comm, previous);
-    if (result)
-        return result;
-    describe(comm, previous, comm->rank, comm->previous_remote);
-    describe(comm, comm->rank, next, comm->next_remote);
-    fm_info(FM_INIT, comm->device, "Connected all rings, use ring PXN 0 GDR %d", comm->gdr);
-    fm_info(FM_INIT, comm->device, "Connected all trees");
+    comm->flat.members = n;
     return ncclSuccess;
 }

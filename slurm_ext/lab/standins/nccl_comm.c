@@ -99,7 +99,8 @@ ncclComm_t fm_comm_new(int nranks, int rank, int blocking)
     comm->nranks = nranks;
     comm->rank = rank;
     comm->blocking = blocking;
-    comm->listen_tcp = comm->listen_unix = comm->next = comm->previous = -1;
+    comm->listen_tcp = comm->listen_unix = comm->local_fd = -1;
+    comm->flat.next = comm->flat.previous = comm->rail.next = comm->rail.previous = -1;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->changed, NULL);
     return comm;
@@ -108,18 +109,20 @@ ncclComm_t fm_comm_new(int nranks, int rank, int blocking)
 /* The struct itself stays: a late ncclCommGetAsyncError gets an error instead of somebody else's memory. */
 void fm_comm_release(ncclComm_t comm)
 {
-    int *const sockets[] = {&comm->listen_tcp, &comm->listen_unix, &comm->next, &comm->previous, &comm->abort_event};
+    int *const sockets[] = {&comm->listen_tcp, &comm->listen_unix,   &comm->flat.next,  &comm->flat.previous,
+                            &comm->rail.next,  &comm->rail.previous, &comm->abort_event};
     comm->magic = 0;
     for (unsigned i = 0; i < sizeof sockets / sizeof *sockets; i++)
         if (*sockets[i] >= 0) {
             close(*sockets[i]);
             *sockets[i] = -1;
         }
+    fm_local_free(comm);
     free(comm->peers);
-    free(comm->ring);
+    free(comm->order);
     free(comm->scratch);
     comm->peers = NULL;
-    comm->ring = NULL;
+    comm->order = NULL;
     comm->scratch = NULL;
 }
 
@@ -261,16 +264,16 @@ static ncclResult_t stop(ncclComm_t comm)
     if (write(comm->abort_event, &one, sizeof one) != sizeof one)
         errno = 0; /* full means readable already */
     pthread_cond_broadcast(&comm->changed);
+    fm_local_wake(comm);
     int waited = 0;
     while (comm->busy && !waited)
         waited = pthread_cond_timedwait(&comm->changed, &comm->lock, &until);
     int idle = !comm->busy && comm->done == comm->issued;
     pthread_mutex_unlock(&comm->lock);
-    for (int i = 0; i < 2; i++) { /* peers must see the end even where memory stays */
-        int socket = i ? comm->next : comm->previous;
-        if (socket >= 0)
-            shutdown(socket, SHUT_RDWR);
-    }
+    const int sockets[] = {comm->flat.next, comm->flat.previous, comm->rail.next, comm->rail.previous};
+    for (unsigned i = 0; i < sizeof sockets / sizeof *sockets; i++) /* peers must see the end even where memory stays */
+        if (sockets[i] >= 0)
+            shutdown(sockets[i], SHUT_RDWR);
     if (idle)
         fm_comm_release(comm);
     else
@@ -285,9 +288,8 @@ FM_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
         return ncclSuccess;
     if (!fm_comm_valid(comm))
         return ncclInvalidArgument;
-    fm_hardware_read(&hardware);
-    while (hardware.nccl_hang_abort)
-        pause();
+    for (fm_hardware_read(&hardware); fm_faults(comm, &hardware)->hang_abort; fm_hardware_read(&hardware))
+        usleep(100000);
     fm_info(FM_INIT, comm->device, "comm %p rank %d nranks %d cudaDev %d busId %x - Abort COMPLETE", (void *)comm,
             comm->rank, comm->nranks, comm->device, comm->gpu.pci_bus << 12);
     return stop(comm);

@@ -14,9 +14,6 @@ struct handle {
     struct sockaddr_in address;
 };
 _Static_assert(sizeof(struct handle) <= sizeof(ncclUniqueId), "the handle fits the unique id");
-_Static_assert(sizeof(ncclConfig_t) == 48, "the configuration of 2.18");
-_Static_assert(offsetof(ncclConfig_t, blocking) == 16 && offsetof(ncclConfig_t, net_name) == 32 &&
-                   offsetof(ncclConfig_t, split_share) == 40, "the configuration of 2.18");
 
 FM_EXPORT ncclResult_t ncclGetVersion(int *version)
 {
@@ -31,8 +28,8 @@ FM_EXPORT ncclResult_t ncclGetVersion(int *version)
 static void log_bootstrap(int device, const struct sockaddr_in *address, const char *interface, int version)
 {
     char text[INET_ADDRSTRLEN];
-    fm_info(FM_INIT | FM_BOOTSTRAP, device, "Bootstrap%s: Using %s:%s<0>", version < 22500 ? " " : "", interface,
-            inet_ntop(AF_INET, &address->sin_addr, text, sizeof text));
+    fm_info(version < 22300 ? FM_INIT : FM_BOOTSTRAP, device, "Bootstrap%s: Using %s:%s<0>", version < 22400 ? " " : "",
+            interface, inet_ntop(AF_INET, &address->sin_addr, text, sizeof text));
 }
 
 FM_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -49,47 +46,6 @@ FM_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     memset(id, 0, sizeof *id);
     memcpy(id, &handle, sizeof handle);
     return result;
-}
-
-static int defined(int value)
-{
-    return value != FM_UNDEFINED;
-}
-
-/* Copy what the caller gave; every unset field must hold "undefined", as nccl.h says. */
-ncclResult_t fm_read_config(const ncclConfig_t *given, ncclConfig_t *config)
-{
-    *config = (ncclConfig_t){48, FM_CONFIG_MAGIC, 21800, FM_UNDEFINED, FM_UNDEFINED, FM_UNDEFINED, FM_UNDEFINED,
-                             NULL, FM_UNDEFINED, FM_UNDEFINED};
-    if (!given)
-        return ncclSuccess;
-    if (given->magic != FM_CONFIG_MAGIC || given->size < 24) {
-        fm_warn(-1, "init.cc:1720", "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-        return ncclInvalidArgument;
-    }
-    memcpy(config, given, given->size < sizeof *config ? given->size : sizeof *config);
-    if (config->version < 21700) {
-        config->cga_cluster_size = config->min_ctas = config->max_ctas = FM_UNDEFINED;
-        config->net_name = NULL;
-    }
-    if (config->version < 21800)
-        config->split_share = FM_UNDEFINED;
-    if (config->version < 22500)
-        config->traffic_class = FM_UNDEFINED;
-    const struct {
-        const char *name;
-        int value, least, most;
-    } checks[] = {
-        {"blocking", config->blocking, 0, 1},       {"cgaClusterSize", config->cga_cluster_size, 0, 8},
-        {"minCTAs", config->min_ctas, 1, 64},       {"maxCTAs", config->max_ctas, 1, 64},
-        {"splitShare", config->split_share, 0, 1},
-    };
-    for (unsigned i = 0; i < sizeof checks / sizeof *checks; i++)
-        if (defined(checks[i].value) && (checks[i].value < checks[i].least || checks[i].value > checks[i].most)) {
-            fm_warn(-1, "init.cc:1741", "Invalid config %s attribute value %d", checks[i].name, checks[i].value);
-            return ncclInvalidArgument;
-        }
-    return ncclSuccess;
 }
 
 /* Which GPU: that of the current context, else device 0, as the CUDA runtime would choose. */
@@ -138,13 +94,12 @@ ncclResult_t fm_arranged(ncclComm_t comm, const struct fm_hardware *hardware)
     ncclResult_t result = fm_arrange(comm);
     if (result)
         return result;
-    if (hardware->nccl_nvls && comm->net_plugin)
-        fm_info(FM_INIT | FM_NVLS, comm->device, "NVLS multicast support is available on dev %d (NVLS_NCHANNELS 16)",
-                comm->device);
-    else
-        fm_info(FM_INIT | FM_NVLS, comm->device, "NVLS multicast support is not available on dev %d", comm->device);
-    fm_info(FM_INIT | FM_GRAPH, comm->device, "comm %p rank %d nRanks %d nNodes %d localRanks %d localRank %d MNNVL 0",
-            (void *)comm, comm->rank, comm->nranks, comm->nodes, comm->local_ranks, comm->local_rank);
+    int version = hardware->nccl_version, nvls = hardware->nccl_nvls && comm->net_plugin;
+    fm_info(FM_INIT, comm->device, "NVLS multicast support is %savailable on dev %d%s", nvls ? "" : "not ", comm->device,
+            version >= 22700 && version < 23000 ? (nvls ? " (NVLS_NCHANNELS 16)" : " (NVLS_NCHANNELS 0)") : "");
+    if (version >= 22000)
+        fm_info(FM_INIT, comm->device, "comm %p rank %d nRanks %d nNodes %d localRanks %d localRank %d MNNVL 0",
+                (void *)comm, comm->rank, comm->nranks, comm->nodes, comm->local_ranks, comm->local_rank);
     if (comm->nranks > 1 && hardware->nccl_version >= 22200)
         return ncclSuccess;
     result = fm_connect_ring(comm);
@@ -152,11 +107,16 @@ ncclResult_t fm_arranged(ncclComm_t comm, const struct fm_hardware *hardware)
     return result;
 }
 
-static void mark(ncclComm_t comm, const char *end)
+/* Bare up to 2.20, then with the function's name; from 2.29 the rank stands before it when it starts. */
+static void mark(ncclComm_t comm, int version, const char *end)
 {
-    char secret[24]; /* the id admits to the bootstrap: logs carry a hash of it */
+    char secret[24], name[64] = ""; /* the id admits to the bootstrap: logs carry a hash of it */
     snprintf(secret, sizeof secret, "%llx", (unsigned long long)comm->id);
-    fm_info(FM_INIT, comm->device, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %x commId 0x%llx - %s",
+    if (version >= 22900 && strstr(end, "START"))
+        snprintf(name, sizeof name, "[Rank %d] ncclCommInitRankConfig ", comm->rank);
+    else if (version >= 22100)
+        snprintf(name, sizeof name, "%s ", version < 22300 ? "ncclCommInitRank" : "ncclCommInitRankConfig");
+    fm_info(FM_INIT, comm->device, "%scomm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %x commId 0x%llx - %s", name,
             (void *)comm, comm->rank, comm->nranks, comm->device, comm->gpu.number, comm->gpu.pci_bus << 12,
             (unsigned long long)fm_hash(secret, 0), end);
 }
@@ -167,25 +127,22 @@ static ncclResult_t initialise(ncclComm_t comm)
     struct sockaddr_in address = {0};
     char interface[64] = "?";
     fm_hardware_read(&hardware);
-    if (hardware.nccl_crash_init)
-        abort();
-    if (hardware.nccl_hang_init) {
-        fm_until_aborted(comm);
-        return ncclInternalError;
-    }
+    ncclResult_t result = fm_strike(comm, &hardware, 0);
+    if (result)
+        return result;
     fm_interface(&address, interface, sizeof interface);
     log_bootstrap(comm->device, &address, interface, hardware.nccl_version);
     fm_info(FM_INIT, comm->device, "cudaDriverVersion %d", hardware.cuda_version);
     fm_log_version(comm->rank, comm->device, hardware.nccl_version, hardware.cuda_version);
-    ncclResult_t result = fm_choose_network(comm, &hardware);
+    result = fm_choose_network(comm, &hardware);
     if (result)
         return result;
-    mark(comm, "Init START");
+    mark(comm, hardware.nccl_version, "Init START");
     introduce(comm, &hardware);
     if (!(result = fm_listen(comm)) && !(result = fm_exchange_peers(comm)))
         result = fm_arranged(comm, &hardware);
     if (!result)
-        mark(comm, "Init COMPLETE");
+        mark(comm, hardware.nccl_version, "Init COMPLETE");
     return result;
 }
 
@@ -252,6 +209,8 @@ FM_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclU
         free(comm);
         return result;
     }
+    if (fm_faults(comm, &hardware)->absent)
+        _exit(0); /* a rank that never joins, and says nothing */
     comm->id = handle.magic;
     comm->root = handle.address;
     if (config.net_name)

@@ -132,7 +132,7 @@ void fm_warn(int device, const char *where, const char *format, ...)
     pthread_mutex_unlock(&lock);
 }
 
-/* Up to 2.23 rank 0 prints a bare line; later versions an INFO line of every rank. */
+/* Up to 2.22 rank 0 prints a bare line, and one into the file where there is one; later each rank has an INFO line. */
 void fm_log_version(int rank, int device, int version, int cuda_version)
 {
     char text[96];
@@ -140,14 +140,14 @@ void fm_log_version(int rank, int device, int version, int cuda_version)
              cuda_version / 1000, cuda_version / 10 % 100);
     pthread_mutex_lock(&lock);
     begin();
-    int bare = level >= VERSION && rank == 0 && (version < 22400 || level < INFO);
+    int bare = level >= VERSION && rank == 0 && (version < 22300 || level < INFO), file = out && out != stdout;
     if (bare) {
-        fprintf(out, "%s\n", text);
-        fflush(out);
+        printf("%s\n", text);
+        fflush(stdout);
     }
     pthread_mutex_unlock(&lock);
-    if (version >= 22400)
-        fm_info(FM_INIT, device, "%s", text);
+    if (version >= 22300 || (bare && file))
+        fm_info(~0, device, "%s", text);
 }
 
 FM_EXPORT const char *ncclGetLastError(ncclComm_t comm)
@@ -162,6 +162,7 @@ FM_EXPORT const char *ncclGetLastError(ncclComm_t comm)
 
 FM_EXPORT const char *ncclGetErrorString(ncclResult_t result)
 {
+    struct fm_hardware hardware;
     switch (result) {
     case ncclSuccess:
         return "no error";
@@ -179,6 +180,9 @@ FM_EXPORT const char *ncclGetErrorString(ncclResult_t result)
         return "remote process exited or there was a network error";
     case ncclInProgress:
         return "NCCL operation in progress";
+    case ncclTimeout:
+        fm_hardware_read(&hardware);
+        return hardware.nccl_version >= 23000 ? "timeout" : "unknown result code";
     default:
         return "unknown result code";
     }

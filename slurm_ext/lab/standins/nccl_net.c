@@ -91,7 +91,7 @@ int fm_listen_unix(uint64_t token)
     struct sockaddr_un address;
     socklen_t length = unix_address(token, &address);
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener >= 0 && (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 16))) {
+    if (listener >= 0 && (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 64))) {
         close(listener);
         return -1;
     }
@@ -211,19 +211,28 @@ ncclResult_t fm_connect_unix(struct ncclComm *comm, uint64_t token, int *out)
     return insist(comm, AF_UNIX, &address, length, out);
 }
 
-ncclResult_t fm_accept(struct ncclComm *comm, int listener, int *out)
+ncclResult_t fm_wait_readable(struct ncclComm *comm, int socket)
 {
+    return wait_for(comm, socket, POLLIN, -1) < 0 ? ncclInternalError : ncclSuccess;
+}
+
+ncclResult_t fm_accept_either(struct ncclComm *comm, int first, int second, int *out)
+{
+    const int listeners[] = {first, second};
     for (;;) {
-        *out = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (*out >= 0) {
-            tune(*out);
-            return ncclSuccess;
+        for (int i = 0; i < 2; i++) {
+            *out = accept4(listeners[i], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            if (*out >= 0) {
+                tune(*out);
+                return ncclSuccess;
+            }
+            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+                fm_warn(comm->device, "misc/socket.cc:460", "socketTryAccept: Accept failed: %s", strerror(errno));
+                return ncclSystemError;
+            }
         }
-        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-            fm_warn(comm->device, "misc/socket.cc:460", "socketTryAccept: Accept failed: %s", strerror(errno));
-            return ncclSystemError;
-        }
-        if (wait_for(comm, listener, POLLIN, -1) < 0)
+        struct pollfd watched[3] = {{comm->abort_event, POLLIN, 0}, {first, POLLIN, 0}, {second, POLLIN, 0}};
+        if ((poll(watched, 3, -1) < 0 && errno != EINTR) || comm->aborted)
             return ncclInternalError;
     }
 }

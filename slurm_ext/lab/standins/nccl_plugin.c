@@ -22,7 +22,10 @@ static const char *plugin_version(int nccl)
            : nccl < 22705 ? "1.15.0"
            : nccl < 22803 ? "1.16.3"
            : nccl < 22902 ? "1.17.2"
-                          : "1.18.0";
+           : nccl < 22907 ? "1.18.0"
+           : nccl < 23004 ? "1.19.2"
+           : nccl < 23100 ? "1.20.0"
+                          : "1.21.0";
 }
 
 /* "AWS Libfabric" up to 1.12.1; later "Libfabric", which takes on the old names when asked for by them. */
@@ -35,6 +38,12 @@ static const char *plugin_name(int nccl, const char *wanted)
     return "Libfabric";
 }
 
+/* The newest interface that both sides have: NCCL's by release, the plugin's by its own. */
+static int interface_version(int nccl)
+{
+    return nccl < 21900 ? 6 : nccl < 22000 ? 7 : nccl < 22400 ? 8 : nccl < 22600 ? 9 : nccl < 22800 ? 10 : nccl < 23000 ? 11 : 12;
+}
+
 static int plugin_speaks(struct ncclComm *comm, const struct fm_hardware *hardware, int version)
 {
     int device = comm->device, cuda = hardware->cuda_version, modern = version >= 22602;
@@ -42,6 +51,8 @@ static int plugin_speaks(struct ncclComm *comm, const struct fm_hardware *hardwa
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Initializing aws-ofi-nccl %s", plugin_version(version));
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Using Libfabric version 2.1");
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Using CUDA driver version %d with runtime %d", cuda, cuda);
+    if (version >= 22902)
+        fm_info(FM_INIT | FM_NET, device, "NET/OFI Plugin selected platform: AWS");
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Configuring AWS-specific options");
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Setting provider_filter to efa");
     if (!hardware->efa) {
@@ -51,12 +62,29 @@ static int plugin_speaks(struct ncclComm *comm, const struct fm_hardware *hardwa
     fm_info(FM_INIT | FM_NET, device, "NET/OFI Using transport protocol %s (platform set)", efa ? "RDMA" : "SENDRECV");
     if (modern)
         fm_info(FM_INIT | FM_NET, device, "NET/OFI Selected provider is %s, fabric is %s (found %d nics)",
-                hardware->nccl_provider, hardware->nccl_provider, hardware->efa);
+                hardware->nccl_provider, version >= 22902 && efa ? "efa-direct" : hardware->nccl_provider,
+                hardware->nccl_nics);
     else
         fm_info(FM_INIT | FM_NET, device, "NET/OFI Selected Provider is %s (found %d nics)", hardware->nccl_provider,
-                hardware->efa);
+                hardware->nccl_nics);
     comm->gdr = hardware->nccl_gdr && efa;
     return 1;
+}
+
+/* Each release says it in its own way. */
+static void plugin_missing(int device, int version)
+{
+    static const char file[] = "libnccl-net.so", error[] = "cannot open shared object file: No such file or directory";
+    if (version < 21900) {
+        fm_info(FM_INIT | FM_NET, device, "NET/Plugin : Plugin load (%s) returned 2 : %s: %s", file, file, error);
+        fm_info(FM_INIT | FM_NET, device, "NET/Plugin : No plugin found, using internal implementation");
+    } else if (version < 22100) {
+        fm_info(FM_INIT | FM_NET, device, "NET/Plugin : dlerror=%s: %s No plugin found (%s), using internal implementation",
+                file, error, file);
+    } else {
+        fm_info(FM_INIT | FM_NET, device, "NET/Plugin: Could not find: %s. %s", file,
+                version < 22600 ? "Using internal network plugin." : "");
+    }
 }
 
 static int use_plugin(struct ncclComm *comm, const struct fm_hardware *hardware, const char *wanted)
@@ -64,19 +92,22 @@ static int use_plugin(struct ncclComm *comm, const struct fm_hardware *hardware,
     const char *file = getenv("NCCL_NET_PLUGIN"), *name = plugin_name(hardware->nccl_version, wanted);
     int version = hardware->nccl_version, device = comm->device;
     if (!hardware->nccl_plugin || (file && !strcasecmp(file, "none"))) {
-        if (version < 22600)
-            fm_info(FM_INIT | FM_NET, device, "NET/Plugin: No plugin found (libnccl-net.so)");
-        else
-            fm_info(FM_INIT | FM_NET, device, "NET/Plugin: Could not find: libnccl-net.so. ");
-        if (version >= 22100 && version < 22600)
-            fm_info(FM_INIT | FM_NET, device, "NET/Plugin: Using internal network plugin.");
+        plugin_missing(device, version);
         return 0;
     }
-    fm_info(FM_INIT | FM_NET, device, "NET/Plugin: Loaded net plugin %s (v%d)", name, version < 22600 ? 8 : 10);
+    int interface = interface_version(version);
+    if (version >= 22400)
+        fm_info(FM_INIT | FM_NET, device, "NET/Plugin: Loaded net plugin %s (v%d)", name, interface);
+    if (version >= 22700)
+        fm_info(FM_INIT | FM_NET, device, "Successfully loaded external %splugin libnccl-net.so",
+                version >= 22800 ? "network " : "");
     if (wanted && strcasecmp(wanted, name) != 0)
         return 0;
-    if (!plugin_speaks(comm, hardware, version))
+    if (!plugin_speaks(comm, hardware, version)) {
+        if (version >= 22800)
+            fm_info(FM_INIT | FM_NET, device, "Failed to initialize NET plugin %s", name);
         return 0;
+    }
     snprintf(comm->net, sizeof comm->net, "%s", name);
     comm->net_plugin = 1;
     return 1;
@@ -99,6 +130,16 @@ static int use_socket(struct ncclComm *comm, const char *wanted)
     return 1;
 }
 
+/* TCP carries what was asked of EFA, and init passes: the case that a proof must see. Peers get the name they expect. */
+static void play_fallback(struct ncclComm *comm)
+{
+    char asked[sizeof comm->net];
+    memcpy(asked, comm->net, sizeof asked);
+    if (use_socket(comm, "Socket"))
+        snprintf(comm->net_said, sizeof comm->net_said, "Socket");
+    memcpy(comm->net, asked, sizeof asked);
+}
+
 ncclResult_t fm_choose_network(struct ncclComm *comm, const struct fm_hardware *hardware)
 {
     const char *wanted = getenv("NCCL_NET");
@@ -114,11 +155,14 @@ ncclResult_t fm_choose_network(struct ncclComm *comm, const struct fm_hardware *
             fm_warn(comm->device, "plugin/net.cc:309", "Failed to initialize any NET plugin");
         return ncclInvalidUsage;
     }
+    snprintf(comm->net_said, sizeof comm->net_said, "%s", comm->net);
+    if (hardware->nccl_claims_socket && comm->net_plugin)
+        play_fallback(comm);
     if (version >= 22700) {
-        fm_info(FM_INIT | FM_NET, comm->device, "Initialized NET plugin %s", comm->net);
-        fm_info(FM_INIT | FM_NET, comm->device, "Assigned NET plugin %s to comm", comm->net);
+        fm_info(FM_INIT | FM_NET, comm->device, "Initialized NET plugin %s", comm->net_said);
+        fm_info(FM_INIT | FM_NET, comm->device, "Assigned NET plugin %s to comm", comm->net_said);
     }
-    fm_info(FM_INIT | FM_NET, comm->device, "Using network %s", comm->net);
+    fm_info(FM_INIT, comm->device, "Using network %s", comm->net_said);
     if (comm->gdr)
         fm_info(FM_INIT | FM_NET, comm->device, "DMA-BUF is available on GPU device %d", comm->device);
     return ncclSuccess;
@@ -159,12 +203,16 @@ static int beside(int index, int count, int gpu, int gpus)
 }
 
 /* Spread over the devices next to this GPU. */
-void fm_count_efa(const struct fm_hardware *hardware, int gpu, int gpus, uint64_t sent, uint64_t received)
+void fm_count_efa(struct ncclComm *comm, const struct fm_hardware *hardware, uint64_t sent, uint64_t received)
 {
     char folder[1024];
     struct dirent **devices;
+    int gpu = comm->gpu.number, gpus = hardware->gpus;
     snprintf(folder, sizeof folder, "%s/sys/class/infiniband", hardware->root);
     int count = scandir(folder, &devices, visible_name, by_name), mine = 0, given = 0;
+    comm->retransmits += (double)sent * (double)hardware->efa_retransmits_per_gb / 1e9;
+    uint64_t again = (uint64_t)comm->retransmits; /* all on the first device: one cable is bad, not each */
+    comm->retransmits -= (double)again;
     for (int i = 0; i < count; i++)
         mine += beside(i, count, gpu, gpus);
     for (int i = 0; i < count; i++) {
@@ -182,6 +230,10 @@ void fm_count_efa(const struct fm_hardware *hardware, int gpu, int gpus, uint64_
             add(folder, "rdma_write_bytes", out);
             add(folder, "rdma_write_wrs", (out + 131071) / 131072);
             add(folder, "rdma_write_recv_bytes", in);
+            if (given == 1) {
+                add(folder, "retrans_pkts", again);
+                add(folder, "retrans_bytes", again * 8928);
+            }
         }
         free(devices[i]);
     }

@@ -104,6 +104,7 @@ FM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, nccl
         child->net_plugin = parent->net_plugin;
         child->gdr = parent->gdr;
         memcpy(child->net, parent->net, sizeof child->net);
+        memcpy(child->net_said, parent->net_said, sizeof child->net_said);
         char seed[64];
         snprintf(seed, sizeof seed, "%d/%d", count, color);
         child->id = fm_hash(seed, parent->id);
