@@ -1,6 +1,7 @@
 """What NCCL and the EFA plugin say in their debug log (NCCL_DEBUG=INFO, subsystems INIT, NET, ENV), as facts. Pure.
 
-Forms of NCCL 2.7 to 2.32 and aws-ofi-nccl 1.x, by their public sources. Lines may carry a launcher's prefix or a time.
+Forms of NCCL 2.7 to 2.32 and aws-ofi-nccl 1.x, by their public sources. Lines may carry a launcher's prefix, a time or
+colours. A line that is cut or torn is left out, since half a line says something else: unproven is right there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _LINE = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: Where two processes wrote into one line, a second beginning stands in the middle of it.
+_TORN = re.compile(r":\d+:\d+ \[\d+\] \S*:?\d* ?NCCL (?:INFO|WARN)")
 _WARN = re.compile(r"NCCL WARN (.*)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _RANK = re.compile(r"\brank (\d+) nranks (\d+)\b")
@@ -22,7 +26,12 @@ _CHANNEL = re.compile(
     r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
 )
 _ENVIRONMENT = re.compile(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
+_PROTOCOL = re.compile(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
+_NO_PLUGIN = re.compile(r"NET/Plugin ?: .*(?:No plugin found|Could not find)|NET/Plugin: Using internal network plugin")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
+_NVLS_FAILED = re.compile(r"Failed to bind NVLink SHARP \(NVLS\)")
+_MNNVL = re.compile(r"\bMNNVL ([01])\b")
+_FABRIC = re.compile(r"MNNVL busId \S+ fabric UUID (\S+) cliqueId (\S+) state (\d+)")
 _CONNECTED = re.compile(r"Connected all rings.* GDR ([01])\b")
 _CUDA = re.compile(r"(?:Cuda|CUDA) failure (\d+)? ?'?([^']*)")
 _REMOTE = re.compile(r"(?:closed by remote peer|remote peer) ([A-Za-z0-9][\w.-]*)<")
@@ -43,19 +52,30 @@ class Process(NamedTuple):
     provider: str = ""
     nics: int | None = None
     no_provider: bool = False
+    no_plugin: bool = False  # NCCL found no plugin's file
+    plugin_failed: bool = False  # the plugin says that it could not start
     plugin: tuple[int, int] | None = None
+    protocol: str = ""  # RDMA or SENDRECV
+    protocol_by: str = ""  # platform or user, where the plugin says who chose it
+    gdr_disabled: bool = False  # the plugin gave GPUDirect up on a type that has it
     net_lines: tuple[str, ...] = ()  # names of networks that channels use
     net_count: int = 0
     no_gdr_count: int = 0
     p2p_count: int = 0
     shm_count: int = 0
     nvls: bool | None = None
+    nvls_failed: bool = False  # multicast memory could not be bound: the fabric manager or a switch
+    mnnvl: bool | None = None  # NVLink between nodes is used
+    mnnvl_count: int = 0  # channels over it
+    fabric: tuple[str, str, str] | None = None  # UUID and clique of the NVLink domain, and its state
+    mnnvl_broken: bool = False  # NCCL says that it is there and does not work
     gdr_word: bool | None = None
     socket_line: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     cuda_failure: str = ""
     net_unmet: bool = False
     mismatch: bool = False
+    duplicate_gpu: bool = False
     lost_peer: str | None = None
     unresponsive: bool = False
     complete: bool = False
@@ -69,21 +89,34 @@ class Log(NamedTuple):
     versions: tuple[str, ...] = ()
 
 
+def parse_text(text: str) -> Log:
+    """Return the facts of a whole text; a last line without its end is left out unless it is a warning."""
+    lines = text.splitlines()
+    if lines and not text.endswith(("\n", "\r")) and "NCCL WARN" not in lines[-1]:
+        lines.pop()
+    return parse(lines)
+
+
 def parse(lines: Iterable[str]) -> Log:
     """Return the facts of a log; lines that are none of NCCL's are skipped."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     versions: dict[str, None] = {}
     for line in lines:
+        line = _COLOUR.sub("", line).rstrip() if "\x1b" in line else line.rstrip()
         if "NCCL version" in line and "torch" not in line and (match := _VERSION.search(line)):
             versions.setdefault(match.group(1))
         if "failure" in line and "Test CUDA failure" in line and (host := re.match(r"\s*([\w.-]+): Test CUDA", line)):
             for key in [key for key in found if key[0] == host.group(1)][:1]:
                 _take(found[key], line)
         match = _LINE.search(line)
-        if match is None or "NCCL" not in match["text"]:
+        if match is None or "NCCL" not in match["text"] or _TORN.search(match["text"]):
             continue
         key = (match["host"], int(match["pid"]))
         _take(found.setdefault(key, {}), match["text"])
+    for facts in found.values():
+        ignored = facts.pop("cuda_ignored", "")
+        if ignored and not facts.get("complete"):
+            facts.setdefault("cuda_failure", ignored)
     processes = tuple(
         Process(
             node,
@@ -117,6 +150,12 @@ def _take(facts: dict[str, Any], text: str) -> None:
         facts["no_provider"] = True
     elif match := _PLUGIN.search(text):
         facts["plugin"] = (int(match.group(1)), int(match.group(2)))
+    elif match := _PROTOCOL.search(text):
+        facts["protocol"], facts["protocol_by"] = match.group(1), match.group(2) or ""
+    elif _NO_PLUGIN.search(text):
+        facts["no_plugin"] = True
+    elif match := _FABRIC.search(text):
+        facts["fabric"] = match.groups()
     elif match := _NVLS.search(text):
         facts["nvls"] = not match.group(1) and facts.get("nvls", True)
     elif match := _CONNECTED.search(text):
@@ -127,8 +166,12 @@ def _take(facts: dict[str, Any], text: str) -> None:
         facts.setdefault("environment", {})[match.group(1)] = match.group(2)
     elif match := _VERSION.search(text):
         facts["version"] = match.group(1)
-    elif match := _CUDA.search(text):
-        facts.setdefault("cuda_failure", _cuda(match))
+    elif _NVLS_FAILED.search(text):  # before the next: its words have a CUDA error of their own
+        facts["nvls_failed"] = True
+    elif match := _CUDA.search(text):  # NCCL goes on after those of level INFO: they count where it did not come far
+        facts.setdefault("cuda_ignored", _cuda(match))
+    if match := _MNNVL.search(text):
+        facts["mnnvl"] = match.group(1) == "1"
     if match := _RANK.search(text):
         facts.setdefault("rank", int(match.group(1)))
         facts.setdefault("ranks", int(match.group(2)))
@@ -147,6 +190,8 @@ def _channel(facts: dict[str, Any], match: re.Match[str]) -> None:
     else:
         name = "shm_count" if kind == "SHM" or "shared memory" in (rest or "") else "p2p_count"
         facts[name] = facts.get(name, 0) + 1
+        if kind == "P2P" and (rest or "").startswith("MNNVL"):
+            facts["mnnvl_count"] = facts.get("mnnvl_count", 0) + 1
 
 
 def _cuda(match: re.Match[str]) -> str:
@@ -157,10 +202,21 @@ def _warning(facts: dict[str, Any], text: str) -> None:
     warnings = facts.setdefault("warnings", [])
     if len(warnings) < _WARNINGS_MAX:
         warnings.append(text[:300])
+    if _NVLS_FAILED.search(text):
+        facts["nvls_failed"] = True
+        return
     if match := _CUDA.search(text):
         facts.setdefault("cuda_failure", _cuda(match))
     if re.search(r"network .+ not found", text) or "Failed to initialize any NET plugin" in text:
         facts["net_unmet"] = True
+    if "GDR disabled on GDR-supported" in text:
+        facts["gdr_disabled"] = True
+    if "aws-ofi-nccl initialization failed" in text or "NET/OFI Initializing plugin failed" in text:
+        facts["plugin_failed"] = True
+    if "Duplicate GPU detected" in text:
+        facts["duplicate_gpu"] = True
+    if "MNNVL" in text and ("not supported" in text or "not working" in text):
+        facts["mnnvl_broken"] = True
     if "Mismatched NCCL version" in text:
         facts["mismatch"] = True
     if "No eligible providers" in text:

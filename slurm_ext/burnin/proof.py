@@ -6,6 +6,7 @@ A missing line is unproven, never proven. One place that sees all nodes, since a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,12 @@ from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 #: Families without GPUDirect RDMA over EFA (AWS: "EC2 instance types", accelerated computing, EFA notes); checked 2026-11.
 WITHOUT_GDR = ("g4dn.", "g5.", "g5g.", "g6.", "g6e.", "gr6.", "g6f.", "g7e.")
+
+#: Types that have GPUDirect RDMA over EFA by no promise: the plugin itself does not ask for it (platform-aws.cpp).
+_GDR_OPTIONAL = ("p5.4xlarge",)
+
+#: Types where the plugin chooses the protocol with RDMA writes (platform-aws.cpp of aws-ofi-nccl, checked 2026-11).
+_RDMA = re.compile(r"p5\.48|p5e\.|p5en\.|p[6-9]|p[1-9]\d")
 
 #: Types whose GPUs have NVSwitch multicast (NVLS), by gres type.
 _NVLS_GPUS = ("h100", "h200", "b200", "b300", "gb200")
@@ -62,13 +69,14 @@ def findings(log: Log, context: Context) -> list[Judged]:
     """Return all findings of a log, most fundamental first; the first that ended the run hides what follows from it."""
     if not log.processes:
         return [_unknown("log-empty", "node", "no line of NCCL is in the log")]
-    for rule in (_cuda, _mismatch, _unmet, _lost):
+    for rule in (_cuda, _mismatch, _duplicate, _unmet, _lost):
         if found := rule(log):
             return found
     found = _network(log, context)
     if any(judged.verdict in (FAIL, UNKNOWN) for judged in found):
         return found
-    found += _nics(log, context) + _gdr(log, context) + _inside(log, context) + _nvls(log, context)
+    found += _nics(log, context) + _gdr(log, context) + _protocol(log, context)
+    found += _inside(log, context) + _nvls(log, context)
     if context.nodes > 1 and not any(p.net_count for p in log.processes):
         word = "no channel between nodes was set up: nothing was sent, and GPUDirect is not proven"
         found.append(_unknown("log-incomplete", "node", word))
@@ -116,8 +124,20 @@ def _mismatch(log: Log) -> list[Judged]:
     return [_unknown("nccl-version-mismatch", "node", word, "warn")]
 
 
+def _duplicate(log: Log) -> list[Judged]:
+    word = "two ranks were given the same GPU: a fault of whoever started them"
+    return [_unknown("gpu-duplicate", target, word) for target in _targets(log, lambda p: p.duplicate_gpu)]
+
+
 def _unmet(log: Log) -> list[Judged]:
     word = "the network that NCCL_NET names cannot be initialised, and nothing fell back to TCP"
+    why = (
+        (lambda p: p.no_provider, "the plugin found no EFA device"),
+        (lambda p: p.plugin_failed, "the plugin could not start"),
+        (lambda p: p.no_plugin, "no plugin was found"),
+    )
+    said = next((text for test, text in why if any(test(p) for p in log.processes if p.net_unmet)), "")
+    word = f"{word}; {said}" if said else word
     return [_fail("nccl-net-unmet", target, word) for target in _targets(log, lambda p: p.net_unmet)]
 
 
@@ -210,19 +230,32 @@ def _gdr(log: Log, context: Context) -> list[Judged]:
             for p in talking
             if p.gdr_word is False
         ]
-    if context.row is None:
-        if context.instance_type.startswith(WITHOUT_GDR):
+    if context.row is None or context.instance_type in _GDR_OPTIONAL:
+        if context.instance_type.startswith((*WITHOUT_GDR, *_GDR_OPTIONAL)):
             word = "this type has no GPUDirect RDMA"
             return [Judged(Finding("no-gdr-expected", _rank_target(p), "none", (word,)), PASS) for p in lacking]
         word = "channels lack GDRDMA, and whether this type has it is not known"
         return [_unknown("nccl-no-gdr", "node", word)]
     word = "channels between nodes lack GDRDMA: data goes through host memory"
+    if any(p.gdr_disabled for p in lacking):
+        word = f"{word}; the plugin says that it gave GPUDirect up"
     if len(lacking) == len(talking):
         return [_fail("nccl-no-gdr", "node", word)]
     whole = [n for n in dict.fromkeys(p.node for p in lacking) if all(p in lacking for p in talking if p.node == n)]
     if whole and all(p.node in whole for p in lacking) and len(lacking) > len(whole):
         return [_fail("nccl-no-gdr", f"node:{name}", word) for name in whole]
     return [_fail("nccl-no-gdr", _rank_target(p), word) for p in lacking]
+
+
+def _protocol(log: Log, context: Context) -> list[Judged]:
+    """Where RDMA writes are to be had, plain messages are slower; who set that by hand knows."""
+    if not _RDMA.match(context.instance_type):
+        return []
+    word = "the plugin uses SENDRECV where this type has RDMA: an old EFA driver, firmware or libfabric"
+    return [
+        Judged(Finding("ofi-protocol", target, "warn", (word,)), WARN)
+        for target in _targets(log, lambda p: p.protocol == "SENDRECV" and p.protocol_by != "user")
+    ]
 
 
 def _rank_target(process: Process) -> str:
@@ -248,7 +281,9 @@ def _nvls(log: Log, context: Context) -> list[Judged]:
     if any(name == "NCCL_NVLS_ENABLE" and value == "0" for p in log.processes for name, value in p.environment):
         return []
     word = "a GPU reports no multicast support, so NVLink SHARP is not used: slower, and a hint at the fabric manager"
+    bind = "multicast memory could not be bound, so NVLink SHARP is not used: fabric manager or an NVSwitch"
     return [
-        Judged(Finding("nccl-no-nvls", target, "warn", (word,)), WARN)
-        for target in _targets(log, lambda p: p.nvls is False)
+        Judged(Finding("nccl-no-nvls", target, "warn", (text,)), WARN)
+        for which, text in ((lambda p: p.nvls is False, word), (lambda p: p.nvls_failed, bind))
+        for target in _targets(log, which)
     ]

@@ -43,7 +43,7 @@ def judge(path: str) -> Verdict:
             again = judge_table(perf_log.parse(second), context)
             return again if again.verdict != PASS else _once(first)
         return first
-    return proof.judge(nccl_log.parse(texts.get("nccl_log", "").splitlines()), _context(context, instance_type))
+    return proof.judge(nccl_log.parse_text(texts.get("nccl_log", "")), _context(context, instance_type))
 
 
 def _text(folder: str, name: str) -> str:

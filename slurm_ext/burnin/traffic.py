@@ -225,13 +225,13 @@ class Traffic:
         medians: list[float] = []
         for number in range(_DEPTH):
             queue(number)
-        last = -1
-        while len(medians) - 1 != last:
+        last: int | None = None
+        while last is None or len(medians) <= last:
             number = len(medians)
             *around, vote = slots[number % _DEPTH]
             medians.append(statistics.median(self._await(around)))
             agreed = self._read_vote(number % _DEPTH, vote)
-            if last < 0:
+            if last is None:
                 if agreement.enough(number, agreed.mean_us, seconds, batch_us):
                     last = number + 1
                 else:

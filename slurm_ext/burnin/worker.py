@@ -134,7 +134,7 @@ class Worker:
             pci = self._cuda.open(self._plan.gpu)
             self._traffic = Traffic(self._cuda, self._nccl, self)
             self.phase("ready")
-        except (FmslurmError, AttributeError) as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it was, it is told, and no fault of the GPU's
             failure = self._failed(exc)
         while True:
             while order := self._take("round"):
@@ -160,7 +160,8 @@ class Worker:
             cause = ENVIRONMENT if exc.code in ENVIRONMENT_CODES else LOCAL
         elif isinstance(exc, NcclError):
             cause = {"remote": REMOTE, "environment": ENVIRONMENT}.get(exc.whose, LOCAL)
-        return {"state": ERROR, "cause": cause, "phase": self._phase, "step": self._step, "text": str(exc)[:300]}
+        words = str(exc) if isinstance(exc, FmslurmError) else repr(exc)
+        return {"state": ERROR, "cause": cause, "phase": self._phase, "step": self._step, "text": words[:300]}
 
     def _guarded(self, order: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -169,7 +170,7 @@ class Worker:
             state = HANG
         except TooSlow:
             state = SLOW
-        except (FmslurmError, AttributeError) as exc:
+        except Exception as exc:  # noqa: BLE001 - an error of our own must not look like the node's
             failed = self._failed(exc)
             self._abort()
             return failed
