@@ -27,6 +27,9 @@ from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_
 TIMEOUT_S = 2.0
 
 ADDRESS_FILE = "addresses"
+
+#: How files in an attempt's folder begin that say what its gate does now, and how many of them are looked at.
+GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
 LEDGER_FOLDER = "ledger"
 LEDGER_WINDOW_S = 3_600.0
 
@@ -35,6 +38,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12}
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT_PATH = re.compile(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
 _DRAIN = re.compile(r"([0-9]{10,16})-([A-Za-z0-9][A-Za-z0-9._-]*)\.json")
+_PHASE = re.compile(r"[a-z][a-z-]{0,19}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 
 
@@ -142,6 +146,88 @@ def read_json(path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | No
     """Return the object in a file that root wrote, or None where there is none or the share does not answer."""
     found = _bounded(lambda: _object(read_trusted(path)), timeout_s) if path else None
     return found if isinstance(found, dict) else None
+
+
+def attempt_names(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> frozenset[str] | None:
+    """Return the names of an attempt's files, none where it has none yet; None where the share does not answer."""
+    folder = os.path.dirname(attempt_path(share, attempt, STOPPED_FILE))
+
+    def work() -> list[str] | None:
+        if not _is_share(share):
+            return None
+        try:
+            return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+
+    found = _bounded(work, timeout_s) if share else None
+    return frozenset(found) if isinstance(found, list) else None
+
+
+class GateState(NamedTuple):
+    """What the burn-in of an attempt does now, as one node tells: `phase` is `waiting`, or the kind of the round that
+    runs (burnin.model.Round); `waiting` names nodes that have not come (the first few of `absent`); times: epoch seconds."""
+
+    node: str
+    phase: str
+    since: float
+    waiting: tuple[str, ...] = ()
+    absent: int = 0
+    began: float = 0.0
+
+
+def gate_file(node: str) -> str:
+    """Return the name of the file in an attempt's folder that holds what `node` tells of its gate."""
+    return f"{GATE_PREFIX}{node}.json"
+
+
+def gate_state(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> GateState | None:
+    """Return the newest word on an attempt's burn-in, None where there is none: it has not begun, or took no second."""
+
+    def work() -> list[dict[str, Any]]:
+        folder = os.path.dirname(attempt_path(share, attempt, STOPPED_FILE))
+        names = [name for name in os.listdir(folder) if name.startswith(GATE_PREFIX)][:GATE_FILES_MAX]
+        found = (_object(read_trusted(os.path.join(folder, name))) for name in names)
+        return [data for data in found if data is not None]
+
+    told = _bounded(work, timeout_s) if share else None
+    states = [state for data in told or () if (state := gate_state_from(data)) is not None]
+    return max(states, key=lambda state: state.since, default=None)
+
+
+def gate_state_from(data: Mapping[str, Any]) -> GateState | None:
+    """Return the state in plain data, or None where it has another form. Pure."""
+    try:
+        waiting = tuple(str(name) for name in data["waiting"])
+        numbers = float(data["since"]), int(data["absent"]), float(data["began"])
+        state = GateState(str(data["node"]), str(data["phase"]), numbers[0], waiting, *numbers[1:])
+    except (KeyError, TypeError, ValueError):
+        return None
+    names = (state.node, *state.waiting)
+    return state if _PHASE.fullmatch(state.phase) and all(_NODE.fullmatch(name) for name in names) else None
+
+
+#: What the phases of a burn-in are to people; a round that is not listed is told by its own word.
+_PHASES: Mapping[str, str] = {
+    "all": "all nodes together",
+    "groups": "in groups",
+    "across": "one node of each group together",
+    "again": "all nodes together once more, since they failed",
+    "isolate": "finding the culprit: suspects alone",
+    "alone": "finding the culprit: each node alone",
+    "pairs": "finding the culprit: in pairs",
+    "confirm": "finding the culprit: suspects with nodes that passed",
+    "rails": "finding the culprit: one GPU of each node",
+}
+
+
+def gate_words(state: GateState, *, now: float) -> str:
+    """Return one line on what a burn-in does now (`now` in seconds since the epoch). Pure."""
+    since = f"for {max(now - state.since, 0):.0f} s"
+    if state.phase == "waiting":
+        more = f" and {state.absent - len(state.waiting)} more" if state.absent > len(state.waiting) else ""
+        return f"burn-in: waiting for {', '.join(state.waiting) or 'nobody'}{more} {since}"
+    return f"burn-in: {_PHASES.get(state.phase, state.phase)} {since}"
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

@@ -116,7 +116,16 @@ def requeue(settings: Settings, job: HookJob, *, reason: str, rule: str, room: s
     try:
         slurm = connect(settings, timeout_s=SLURM_S)
         context = _context(settings, job, room)
-        outcome = act.requeue_job(slurm, settings, job.stop_id, hold=False, rule=rule, reason=reason, context=context)
+        outcome = act.requeue_job(
+            slurm,
+            settings,
+            job.stop_id,
+            hold=False,
+            rule=rule,
+            reason=reason,
+            context=context,
+            restarts=job.restarts,
+        )
     except FmslurmError as exc:
         return Done(False, str(exc))
     return Done(outcome.done, outcome.reason)

@@ -14,13 +14,11 @@ from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import decide, environment, jobfile, leftovers, trail
+from slurm_ext.hooks import decide, environment, jobfile, leftovers, passes, trail
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, with_conf
 from slurm_ext.hooks.supervise import PASS
 from slurm_ext.verdict import FAIL
-
-#: By which file of an attempt the controller says that it has decided what follows.
 
 #: A fault can be logged a moment before the job's own clock says that it began (seconds).
 WINDOW_SLACK_S = 2.0
@@ -71,7 +69,11 @@ def _look(
     window = (begun - WINDOW_SLACK_S, now) if begun is not None else None
     look = local.look(settings, job.node, phase="epilog", job_window=window, deadline_s=settings.gate.deadline_s)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
+    run_dir = at_node(settings.site.run_dir, job.node)
     plan = decide.on_gate(look.verdict, settings, mode=rungs.gate if rungs.gate != "off" else "shadow")
+    ended_badly = f"job {job.job_id} ended with {job.exit_code}:{job.exit_signal}" if job.failed else ""
+    if why := ended_badly or passes.news(run_dir, look.verdict) or "".join(cleaned[:1]):
+        passes.forget(run_dir, boot_id=look.facts.boot_id, why=why)
     data: dict[str, Any] = {
         "exit_code": f"{job.exit_code}:{job.exit_signal}",
         "kernel": list(look.in_window[-40:]),

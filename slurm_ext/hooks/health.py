@@ -17,7 +17,7 @@ from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import environment, trail
+from slurm_ext.hooks import environment, passes, trail
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.prolog import REST_S, with_conf
 from slurm_ext.hooks.supervise import PASS
@@ -54,6 +54,9 @@ def _look(settings: Settings, node: str, share: str, mode: str, last_path: str) 
     now = json.dumps([look.verdict.verdict, sorted({(f.id, f.target, f.action) for f in look.verdict.findings})])
     if now == _last(last_path):
         return  # nothing new: a trail that repeats itself every five minutes is read by nobody
+    run_dir = os.path.dirname(last_path)
+    if new := passes.news(run_dir, look.verdict):
+        passes.forget(run_dir, boot_id=look.facts.boot_id, why=new)
     job = HookJob("0", "", 0, node)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
     event = events.Event(

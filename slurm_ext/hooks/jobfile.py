@@ -12,7 +12,10 @@ SCHEMA = 1
 
 
 class JobFile(NamedTuple):
-    """One job on one node. `exports` become the job's environment, `lines` stand in its log. Times: epoch seconds."""
+    """One job on one node. `exports` become the job's environment, `lines` stand in its log. Times: epoch seconds.
+
+    `proven`: with which NCCL_* and like settings its nodes were tested; empty where they were not, or nobody is to compare.
+    """
 
     job_id: str
     attempt: str
@@ -23,6 +26,7 @@ class JobFile(NamedTuple):
     exports: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
     lines: tuple[str, ...] = ()
     opted_in: bool = False
+    proven: dict[str, str] = {}  # noqa: RUF012 - likewise
     schema: int = SCHEMA
 
 
@@ -65,8 +69,9 @@ def from_plain(data: Any) -> JobFile | None:
             {str(name): str(value) for name, value in exports.items()},
             tuple(str(line) for line in lines),
             bool(data.get("opted_in")),
+            {str(name): str(value) for name, value in (data.get("proven") or {}).items()},
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

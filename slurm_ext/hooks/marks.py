@@ -1,11 +1,28 @@
-"""What the hooks of one attempt tell one another over the share: that it ends here, and who drains whom."""
+"""What the hooks of one attempt tell one another over the share: that it ends here or goes on, and who drains whom.
+
+The controller reads `stopped.json`, too: `policy` says whether a job that it finds held is to be let go at once (requeue) or
+only when its hold expires (hold), `suspects` which nodes it is to be kept away from.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from typing import NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.hooks.environment import HookJob
+
+#: That an attempt goes on although its burn-in did not pass; beside shared.STOPPED_FILE, which says that it does not.
+SETTLED_FILE = "settled.json"
+
+
+class Word(NamedTuple):
+    """What was said of an attempt: that it `ends` here, or goes on all the same; by whom and why."""
+
+    ends: bool
+    by: str
+    reason: str
 
 
 def drain_mark(share: str, job: HookJob, node: str) -> str:
@@ -19,10 +36,42 @@ def claim_drain(share: str, job: HookJob, node: str) -> str:
     return str(won.get("by", "")) if won is not None else ""
 
 
-def tell_partners(share: str, job: HookJob, reason: str) -> None:
+def say_acted(share: str, job: HookJob, node: str, what: str) -> None:
+    """Say that what a convicted node is due has been done, by itself or by another: nobody needs to stand in for it."""
+    path = shared.attempt_path(share, job.attempt, f"acted-{node}.json")
+    shared.decide_once(path, {"schema": 1, "by": job.node, "time": time.time(), "what": what})
+
+
+def not_acted(share: str, job: HookJob, nodes: Collection[str]) -> tuple[str, ...] | None:
+    """Return those of `nodes` that nobody has acted for yet, None where the share is silent."""
+    there = shared.attempt_names(share, job.attempt, timeout_s=1.0)
+    return None if there is None else tuple(node for node in nodes if f"acted-{node}.json" not in there)
+
+
+def tell_partners(
+    share: str, job: HookJob, reason: str, *, rule: str = "", policy: str = "", suspects: Collection[str] = ()
+) -> None:
     """Say that this attempt ends here, so that innocent nodes wait for nobody."""
     path = shared.attempt_path(share, job.attempt, shared.STOPPED_FILE)
+    mark = {"schema": 1, "node": job.node, "time": time.time(), "reason": reason, "rule": rule}
+    shared.decide_once(path, {**mark, "policy": policy, "suspects": list(suspects)})
+
+
+def let_go(share: str, job: HookJob, reason: str) -> None:
+    """Say that this attempt goes on although its burn-in did not pass, so that nobody else stops it."""
+    path = shared.attempt_path(share, job.attempt, SETTLED_FILE)
     shared.decide_once(path, {"schema": 1, "node": job.node, "time": time.time(), "reason": reason})
+
+
+def word(share: str, job: HookJob) -> Word | None:
+    """Return what was said of this attempt, None where nothing was, or the share is silent."""
+    there = shared.attempt_names(share, job.attempt, timeout_s=1.0)
+    for name in (shared.STOPPED_FILE, SETTLED_FILE):
+        if there and name in there:
+            found = shared.read_json(shared.attempt_path(share, job.attempt, name), timeout_s=1.0)
+            if found:
+                return Word(name == shared.STOPPED_FILE, str(found.get("node")), str(found.get("reason")))
+    return None
 
 
 def stopped(share: str, job: HookJob) -> str:

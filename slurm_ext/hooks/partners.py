@@ -7,9 +7,13 @@ import os
 import select
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from slurm_ext import shared
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
-from slurm_ext.config.model import Settings
+from slurm_ext.config.model import Settings, at_node
+from slurm_ext.files import read_trusted
 from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.verdict import UNKNOWN
@@ -17,21 +21,35 @@ from slurm_ext.verdict import UNKNOWN
 #: How often (seconds) a waiting hook looks whether the attempt has ended elsewhere.
 LOOK_EVERY_S = 0.5
 
+#: A burn-in that is over sooner (seconds) is over before anybody could ask what it does.
+QUIET_S = 1.0
 
-def burnin(job: HookJob, settings: Settings, *, share: str, instance_type: str) -> tuple[Outcome, str]:
+
+class Asked(NamedTuple):
+    """What the hook asks for beside the job itself. `reusable`: an earlier pass still holds on this node."""
+
+    instance_type: str
+    strict: bool = False
+    reusable: bool = False
+
+
+def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tuple[Outcome, str]:
     """Run the burn-in with the job's other nodes; return what it showed, and who ended the attempt meanwhile, if anybody.
 
     The room's own call runs in a child, so that this process can go when a partner's gate has convicted it: an innocent
     node must never wait for one that will not come.
     """
+    from slurm_ext.burnin.gate import longest_s
+
+    deadline_s = longest_s(settings, nodes=len(job.nodes), strict=asked.strict)
     reader, writer = os.pipe()
     started = time.monotonic()
-    deadline_s = settings.burnin.deadline_s
+    teller = _Teller(job, settings, share)
     # fork: the child is this very hook, it only waits in another place.
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _ask(job, settings, instance_type, writer)
+        _ask(job, settings, asked, deadline_s, writer)
     os.close(writer)
     answer = bytearray()
     try:
@@ -44,10 +62,14 @@ def burnin(job: HookJob, settings: Settings, *, share: str, instance_type: str) 
                 continue
             if ended := marks.stopped(share, job):
                 return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
+            if time.monotonic() - started > QUIET_S:
+                teller.tell()
         outcome = _parse(bytes(answer), time.monotonic() - started)
         # A partner that saw the mark first has gone, and that looks like a loss: nothing is made of a job that is over.
         if outcome.verdict.verdict == UNKNOWN and (ended := marks.stopped(share, job)):
             return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
+        if outcome.verdict.rule == "burnin.ended-elsewhere":
+            return outcome, outcome.verdict.reason
         return outcome, ""
     finally:
         os.close(reader)
@@ -55,15 +77,25 @@ def burnin(job: HookJob, settings: Settings, *, share: str, instance_type: str) 
         os.waitpid(pid, 0)  # killed and not in the kernel's hands: it only waited for messages
 
 
-def _ask(job: HookJob, settings: Settings, instance_type: str, writer: int) -> None:
+def _ask(job: HookJob, settings: Settings, asked: Asked, deadline_s: float, writer: int) -> None:
     code = 1
     try:
         from slurm_ext.burnin.gate import run_burnin
 
-        asked = BurninJob(
-            job.cluster, job.job_id, job.restarts, job.nodes, job.node, job.gpus, instance_type, max(job.uid, 0)
+        wanted = BurninJob(
+            job.cluster,
+            job.job_id,
+            job.restarts,
+            job.nodes,
+            job.node,
+            job.gpus,
+            asked.instance_type,
+            max(job.uid, 0),
+            job.partition,
+            asked.strict,
+            asked.reusable,
         )
-        outcome = run_burnin(asked, settings, deadline_s=settings.burnin.deadline_s)
+        outcome = run_burnin(wanted, settings, deadline_s=deadline_s)
         with os.fdopen(writer, "wb") as stream:
             stream.write(json.dumps(outcome_to_json(outcome)).encode())
         code = 0
@@ -76,3 +108,35 @@ def _parse(answer: bytes, seconds: float) -> Outcome:
         return outcome_from_json(json.loads(answer))
     except ValueError:
         return unknown("burnin.no-answer", f"our own burn-in gave no answer in {seconds:.1f} s")
+
+
+class _Teller:
+    """Passes what this node's agent says it does, where it leads, on to the share: for who asks why the job does not start."""
+
+    def __init__(self, job: HookJob, settings: Settings, share: str) -> None:
+        folder = os.path.join(at_node(settings.site.run_dir, job.node), "burnin")
+        self._source = os.path.join(folder, f"{job.job_id}-{job.restarts}.d", "progress.json")
+        self._target = shared.attempt_path(share, job.attempt, shared.gate_file(job.node))
+        self._node, self._began, self._told = job.node, time.time(), b""
+
+    def tell(self) -> None:
+        """Write the newest word to the share, if there is a new one; a share that does not answer is not asked again."""
+        try:
+            found = read_trusted(self._source, max_bytes=65536) if self._target else b""
+            data: Any = json.loads(found) if found and found != self._told else None
+        except Exception:  # noqa: BLE001 - this node does not lead, or leads no more: nothing to tell
+            return
+        if not isinstance(data, Mapping):
+            return
+        self._told = found
+        if not shared.write_json(self._target, {**data, "node": self._node, "began": self._began}):
+            self._target = ""
+
+
+def environment(job: HookJob, settings: Settings) -> dict[str, str]:
+    """Return the NCCL_*, OFI_* and FI_* variables that the burn-in's workers ran with, without those that only report."""
+    from slurm_ext.burnin.surroundings import worker_environment
+    from slurm_ext.hooks.nccl_check import compared
+
+    whole = worker_environment(settings.site, settings.burnin, node=job.node, address="", log_folder="/")
+    return {name: value for name, value in whole.items() if compared(name)}

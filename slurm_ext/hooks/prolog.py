@@ -9,21 +9,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from slurm_ext import shared, verdict
+from slurm_ext import verdict
 from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
-from slurm_ext.hooks import decide, environment, jobfile, marks, restore, trail
+from slurm_ext.hooks import decide, environment, jobfile, marks, passes, restore, together, trail
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.supervise import FAIL, PASS
-from slurm_ext.verdict import Verdict
 
 #: How long (seconds) all that is neither gate nor burn-in may take: settings, restore decision, acts, events.
 REST_S = 25.0
-
-#: How long (seconds) a leader waits for a convicted partner to act for itself before it acts for it.
-SELF_ACT_S = 3.0
 
 
 class Modes(NamedTuple):
@@ -36,16 +32,21 @@ class Modes(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What the checks came to: what to do, what was measured in words for the job's log, and data for the event."""
+    """What the checks came to: what to do, what was measured in words for the job's log, and data for the event.
+
+    `proven`: with which settings of NCCL the job's nodes passed together, where they did.
+    """
 
     plan: Plan
     lines: tuple[str, ...]
     data: Mapping[str, Any]
+    proven: Mapping[str, str] = {}
+    boot_id: str = ""
 
 
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
     """Run the prolog for the job in `environ` and return the hook's exit code."""
-    started = time.time()
+    started, began = time.time(), passes.boottime()
     hostname = machine_name()
     job = environment.parse(environ, hostname=hostname)
     if job is None:
@@ -54,10 +55,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     settings = with_conf(seen.settings, environ)
     share = settings.site.share or share
     rungs = rungs_of(settings, job, seen.off, started)
-    within(REST_S + settings.gate.deadline_s + (0.0 if rungs.burnin == "off" else settings.burnin.deadline_s))
+    within(REST_S + settings.gate.deadline_s + together.wait_s(job, settings, mode=rungs.burnin))
     if rungs == Modes("off", "off", "off", "off"):
         return PASS
-    passed = _check(job, settings, rungs, share)
+    passed = _check(job, settings, rungs, share, began)
     return _act(job, settings, rungs, share, passed, started, seen.why)
 
 
@@ -78,7 +79,7 @@ def rungs_of(settings: Settings, job: HookJob, off: tuple[modes.Off, ...], now: 
     )
 
 
-def _check(job: HookJob, settings: Settings, rungs: Modes, share: str) -> Passed:
+def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: float) -> Passed:
     """Look at this node, and where it is well at the job's nodes together."""
     if rungs.gate == "off" and rungs.burnin == "off":
         return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
@@ -86,66 +87,24 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str) -> Passed
     plan = Plan(PASS_ON, "the gate is off", "gate.off")
     if rungs.gate != "off":
         plan = decide.on_gate(look.verdict, settings, mode=rungs.gate)
-    lines = [f"gate on {job.node}: {look.words()}"]
+    here = f"gate on {job.node}: {look.words()}"
     data: dict[str, Any] = {"gate": verdict.to_json(look.verdict), "gate_s": round(look.seconds, 3)}
     if look.facts.instance_type:
         data["instance_type"] = look.facts.instance_type
-    if rungs.gate == "off" or plan.act == PASS_ON:
-        together = _together(job, settings, rungs, share, look)
-        if together is not None:
-            burnin_plan, words, more = together
-            # What the local look would have done is not forgotten where the burn-in decides.
-            plan = burnin_plan if burnin_plan.act != PASS_ON or not plan.would else plan
-            lines.append(words)
-            data |= more
-    return Passed(plan, tuple(lines), data)
-
-
-def _together(
-    job: HookJob, settings: Settings, rungs: Modes, share: str, look: local.Look
-) -> tuple[Plan, str, dict[str, Any]] | None:
-    """Run the burn-in where this job gets one; None where it does not, or where nobody asked for one."""
-    gpus = len(look.facts.smi.gpus) if look.facts.smi is not None else None
-    wanted, why = decide.burnin_wanted(job, settings, mode=rungs.burnin, gpus_on_node=gpus)
-    if not wanted:
-        if rungs.burnin == "off":
-            return None
-        return Plan(PASS_ON, look.verdict.reason, look.verdict.rule), f"no burn-in: {why}", {"burnin": {"skipped": why}}
-    from slurm_ext.burnin.model import outcome_to_json
-    from slurm_ext.hooks import partners
-
-    outcome, ended = partners.burnin(job, settings, share=share, instance_type=look.facts.instance_type)
-    if ended:
-        return Plan(PASS_ON, outcome.verdict.reason, outcome.verdict.rule), f"burn-in: {ended}", {}
-    plan = decide.on_burnin(outcome.verdict, outcome.culprits, settings, job, mode=rungs.burnin)
-    if rungs.burnin == "enforce" and decide.acting_node(job.nodes, outcome.culprits) == job.node:
-        _act_for_others(job, settings, share, outcome.verdict, outcome.culprits)
-    speed = f", {outcome.busbw_gbs:.3g} GB/s bus bandwidth" if outcome.busbw_gbs is not None else ""
-    words = (
-        f"burn-in over {len(job.nodes)} nodes, {outcome.ranks} GPUs: "
-        f"{outcome.verdict.verdict} in {outcome.seconds:.1f} s{speed}"
-    )
-    if outcome.verdict.verdict != "pass":
-        words += f": {outcome.verdict.reason}"
-    return plan, words, {"burnin": outcome_to_json(outcome)}
-
-
-def _act_for_others(job: HookJob, settings: Settings, share: str, found: Verdict, culprits: tuple[str, ...]) -> None:
-    """Drain each convicted partner that does not act for itself, and send the job back before this hook returns."""
-    from slurm_ext.hooks import act
-
-    late = []
-    give_up = time.monotonic() + SELF_ACT_S
-    for node in culprits:
-        while not shared.read_json(marks.drain_mark(share, job, node)) and time.monotonic() < give_up:
-            time.sleep(0.2)  # a file on a share has no event that could be awaited
-        if marks.claim_drain(share, job, node) == job.node:
-            late.append(node)
-    for node in late:
-        act.drain(settings, job, node, decide.finding_about(found, node), room="burnin")
-    if late:
-        reason = f"{', '.join(late)} convicted and silent: {found.reason}"
-        act.requeue(settings, job, reason=reason, rule=found.rule, room="burnin")
+    if rungs.gate != "off" and plan.act != PASS_ON:
+        return Passed(plan, (here,), data, boot_id=look.facts.boot_id)
+    found = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began)
+    if found is None:
+        return Passed(plan, (here,), data, boot_id=look.facts.boot_id)
+    # What the local look would have done is not forgotten where the burn-in decides.
+    if found.plan.act != PASS_ON or not plan.would:
+        plan = found.plan
+    lines: tuple[str, ...] = (found.line,)
+    if not found.tested:
+        lines = (f"{here}; {found.line}",)
+    elif look.verdict.verdict != verdict.PASS:  # beside the burn-in's line only what is not well here is worth another
+        lines += (here,)
+    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id)
 
 
 def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Passed, started: float, why: str) -> int:
@@ -172,6 +131,8 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
     opted_in = job.request is not None and job.request.resume is not None
     file = jobfile.JobFile(job.job_id, job.attempt, job.run, job.uid, started, job.restarts, opted_in=opted_in)
     if plan.act != PASS_ON:
+        if plan.act == DRAIN:
+            passes.forget(at_node(settings.site.run_dir, job.node), boot_id=passed.boot_id, why=plan.reason)
         _leave(job, settings, file)  # the epilog of an attempt that ends here must know which one it was
         trail.emit(settings, job.node, event, share=share)  # evidence leaves the node before anything is done
         code, runs, note = (
@@ -185,7 +146,8 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
     # In shadow nobody is told anything; a job's own restore is its own affair.
     tells = {"warn", "enforce"} & {rungs.gate, rungs.burnin}
     lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
-    trouble = _leave(job, settings, file._replace(exports=told, lines=lines))
+    proven = dict(passed.proven) if tells and settings.burnin.nccl_check else {}
+    trouble = _leave(job, settings, file._replace(exports=told, lines=lines, proven=proven))
     more_data = {"seconds": round(time.time() - started, 3), **({"job_file": trouble} if trouble else {})}
     trail.emit(settings, job.node, event._replace(data={**event.data, **more_data}), share=share)
     return PASS
@@ -201,26 +163,28 @@ def _leave(job: HookJob, settings: Settings, file: jobfile.JobFile) -> str:
 
 
 def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
-    """Send the job back; return exit code, whether it runs after all, and what was done."""
-    from slurm_ext.hooks import act
+    """Send the job back, or see that another node does; return exit code, whether it runs after all, and what was done."""
+    from slurm_ext.hooks import succession
 
-    policy = "pass" if room == "gate" else ""
-    done = act.stop_job(settings, job, reason=plan.reason, rule=plan.rule, room=room, policy=policy)
-    if not done.done:
-        return PASS, True, f"passed, since it was not stopped: {done.reason}"
-    marks.tell_partners(share, job, plan.reason)
-    return PASS, False, f"job {done.reason}" if done.reason.startswith(act.OVER) else "job sent back"
+    runs, note = succession.stop(job, settings, share, plan, room)
+    return PASS, runs, note
 
 
 def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
     """Drain this node; return exit code, whether the job runs here after all, and what was done."""
-    from slurm_ext.hooks import act
-
-    assert plan.finding is not None, "a node is drained for a finding"
-    marks.tell_partners(share, job, plan.reason)
+    marks.tell_partners(share, job, plan.reason, rule=plan.rule)
     by = marks.claim_drain(share, job, job.node)
     if by and by != job.node:
         return FAIL, False, f"drained by {by}"
+    code, runs, note = _drain_here(job, settings, plan, room)
+    marks.say_acted(share, job, job.node, note)
+    return code, runs, note
+
+
+def _drain_here(job: HookJob, settings: Settings, plan: Plan, room: str) -> tuple[int, bool, str]:
+    from slurm_ext.hooks import act
+
+    assert plan.finding is not None, "a node is drained for a finding"
     if job.het:  # a component that fails does not stop the others: the whole job goes back first
         act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
     done = act.drain(settings, job, job.node, plan.finding, room=room)

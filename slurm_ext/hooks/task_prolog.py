@@ -39,11 +39,53 @@ def run(environ: Mapping[str, str], local_dir: str) -> str:
     # Every task runs this; the job's log needs it once: from the batch script.
     if _is_batch_script(environ):
         said += [f"print fmslurm: {line}" for line in _texts(lines)]
+    proven = job.get("proven")
+    if isinstance(proven, dict) and proven and (_is_batch_script(environ) or _is_first_of_many(environ)):
+        said += [f"print fmslurm: {line}" for line in _not_proven(environ, proven)]
     return "".join(f"{line}\n" for line in said)
 
 
 def _texts(lines: object) -> list[str]:
     return [line for line in lines if isinstance(line, str) and line.isprintable()] if isinstance(lines, list) else []
+
+
+def _not_proven(environ: Mapping[str, str], proven: Mapping[str, str]) -> list[str]:
+    """Return where this task's NCCL is set up differently from what the job's nodes were tested with."""
+    from slurm_ext.hooks import nccl_check
+
+    # A step's log need not repeat the file: it was told by the batch script.
+    conf = (
+        nccl_check.parse_conf(_text(nccl_check.CONF_FILE, nccl_check.CONF_MAX_BYTES))
+        if _is_batch_script(environ)
+        else {}
+    )
+    return nccl_check.differences(environ, conf, {str(name): str(value) for name, value in proven.items()})
+
+
+def _text(path: str, max_bytes: int) -> str:
+    """Return the beginning of a plain file, read as the job's user; nothing where that is not possible at once."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, max_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _is_first_of_many(environ: Mapping[str, str]) -> bool:
+    """Say whether this is the first task of a batch job's step over several nodes: the training itself, seldom a helper."""
+    nodes = environ.get("SLURM_STEP_NUM_NODES", "")
+    return (
+        environ.get("ENVIRONMENT") == "BATCH"
+        and environ.get("SLURM_PROCID") == "0"
+        and environ.get("SLURM_STEP_ID", "") not in _BATCH_STEPS
+        and nodes.isdigit()
+        and int(nodes) > 1
+    )
 
 
 def _is_batch_script(environ: Mapping[str, str]) -> bool:
