@@ -102,7 +102,7 @@ class Limits(NamedTuple):
 
 
 #: So much of a deadline all sustained traffic together may take.
-_SUSTAIN_SHARE = 0.4
+_SUSTAIN_SHARE = 0.5
 
 
 def limits(deadline_s: float, *, nodes: int = 0, group_nodes: int = 64, sustain_s: float = 0.0) -> Limits:
@@ -114,8 +114,8 @@ def limits(deadline_s: float, *, nodes: int = 0, group_nodes: int = 64, sustain_
     sustain_s = min(sustain_s, _SUSTAIN_SHARE * deadline_s / wholes)
     rest_s = deadline_s - wholes * sustain_s
     return Limits(
-        whole_s=(0.30 if wholes == 1 else 0.22) * rest_s + sustain_s,
-        group_s=(0.12 if wholes == 1 else 0.09) * rest_s,
+        whole_s=(0.30 if wholes == 1 else 0.20) * rest_s + sustain_s,
+        group_s=(0.12 if wholes == 1 else 0.08) * rest_s,
         abort_s=max(0.5, min(3.0, 0.03 * deadline_s)),
         silence_s=max(2.0, min(8.0, 0.12 * deadline_s)),
         sustain_s=sustain_s,
@@ -130,7 +130,7 @@ def deadline_for(base_s: float, nodes: int, *, group_nodes: int = 64, extra_sust
     sustains beyond a normal one, in each of these runs.
     """
     larger = nodes > group_nodes
-    grown_s = base_s * 0.25 + 0.02 * (nodes - group_nodes) if larger else 0.0
+    grown_s = base_s * 0.45 + 0.02 * (nodes - group_nodes) if larger else 0.0
     return base_s + grown_s + extra_sustain_s * (2 if larger else 1)
 
 
