@@ -16,7 +16,7 @@ from typing import Any
 
 from slurm_ext import command
 from slurm_ext.errors import LackingError, PartlyDoneError, UsageError
-from slurm_ext.lab import journal, mounts, network, process
+from slurm_ext.lab import frozen, journal, mounts, network, process
 
 #: Held while a lab is going up or down; the kernel lets go of it when its holder dies.
 LOCK = ".lock"
@@ -155,6 +155,7 @@ def down(directory: str, *, keep_logs: bool = False, keep_folder: bool = False) 
         if not keep_folder:
             _remove(directory)
         return
+    frozen.thaw_below(directory)  # what sleeps in the kernel cannot end
     _end_processes(directory)
     for entry in entries:
         if entry["make"] == "link":

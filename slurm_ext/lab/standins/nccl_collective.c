@@ -35,7 +35,8 @@ static ncclResult_t all_reduce_in_shards(struct run *run, const struct collectiv
                                          const struct fm_hardware *hardware)
 {
     struct ncclComm *comm = run->comm;
-    int members = comm->local_ranks;
+    int members = comm->local_ranks, flip = run->flip; /* in our part of the sum, once */
+    run->flip = 0;
     size_t most = FM_CHUNK / run->width;
     ncclResult_t result = ncclSuccess;
     for (size_t at = 0; at < wanted->count && !result; at += most) {
@@ -44,9 +45,9 @@ static ncclResult_t all_reduce_in_shards(struct run *run, const struct collectiv
         struct cut whole = {fm_local_region(comm, comm->local_rank, chunk), count, 0};
         memcpy(whole.buffer, (const char *)wanted->send + at * run->width, bytes);
         long long offset = hardware->nccl_flip_offset;
-        if (run->flip && offset < 0 && !at)
+        if (flip && offset < 0 && !at)
             fm_flip_bit(whole.buffer, run->width);
-        else if (run->flip && offset >= 0) {
+        else if (flip && offset >= 0) {
             size_t byte = (size_t)offset % (wanted->count * run->width);
             if (byte >= at * run->width && byte - at * run->width < bytes)
                 whole.buffer[byte - at * run->width] ^= 0x40;
