@@ -1,14 +1,16 @@
-"""Authenticated messages between root processes of nodes: length-prefixed JSON, each message in a credential of its own.
+"""Authenticated and encrypted messages between root processes of nodes: JSON in frames, in TLS 1.3, from peers that are known.
 
-Who may speak: uid 0 or our own effective uid, proven as `slurm_ext.credential` says. Every message names sender,
-receiver, key (what the talk is about, e.g. a job attempt), session and number, so that none fits anywhere else or twice:
+Who may speak: uid 0 or our own effective uid by munge, or who holds the site's key: `slurm_ext.credential` says how either
+is proven, `slurm_ext.channel_wire` what goes over a connection. Inside TLS each side first sends an introduction:
 
-    client -> server   session = client nonce                    (number 0, empty body)
-    server -> client   session = client nonce + server nonce     (number 0, empty body)
-    then both ways     the same session, numbers 1, 2, 3 ...
+    v  our VERSION           k  what the talk is about, e.g. a job attempt
+    f  its own name          s  the server's certificate as the sender sees it, so that nobody can stand in between
 
-The server believes a peer only after its first message under the server's own nonce. Unauthenticated connections are
-few, short-lived and small, and never hold up others. Standard library only: agents of the hook path import this.
+in a munge credential (a client's is good once; the server's is the same for all and sealed once), or as it is where TLS has
+proven the key of both sides. The server answers one that it believes with an empty message, and from then on both talk;
+order, freshness and secrecy of what they say TLS keeps. Introductions keep their form in every version. Connections that have
+proven nothing are few, short-lived and small, and never hold up others.
+Standard library only: agents of the hook path import this.
 """
 
 from __future__ import annotations
@@ -17,33 +19,39 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from slurm_ext.credential import AuthenticationError, Authenticator
+from slurm_ext.credential import TTL_S, AuthenticationError, Authenticator
 from slurm_ext.errors import FmslurmError
 
-VERSION = 1
+if TYPE_CHECKING:
+    from slurm_ext.channel_wire import Wire
 
-#: A frame is a 4-byte length and a credential. munge itself refuses more than 1 MiB.
-FRAME_MAX = 1 << 20
-#: Before a peer is believed it may send no more than this, nor take longer than HANDSHAKE_S.
-FRAME_MAX_STRANGER = 8 << 10
+VERSION = 2
+
+#: The largest message, in bytes of JSON.
+FRAME_MAX = 4 << 20
+#: Before a peer is believed it may send no more than this in all, nor take longer than HANDSHAKE_S.
+STRANGER_MAX = 16 << 10
 HANDSHAKE_S = 5.0
-#: Strangers at once, beside the peers we expect: the oldest is dropped for the newest.
+#: Strangers at once, beside the peers we expect; beyond that the address with the most of them loses its oldest.
 STRANGERS_MAX = 64
 #: What may wait to be sent to one peer: who reads nothing for so long is gone.
 BACKLOG_MAX = 8 << 20
 
 
 class Event(NamedTuple):
-    """What happened: `up` (a peer is believed), `message`, `down` (body: {"why": text}), `version` (a peer of ours speaks
-    another version of this channel, body: {"version": what it says}), or `ready` (a file of the caller)."""
+    """What happened: `up` (a peer is believed), `message`, `down`, `version`, `refused`, or `ready` (a file of the caller).
+
+    `down`: a peer is lost, or was not reached: {"why": text, "reason": one word}; the word is `lost`, or as in AuthenticationError.
+    `version`: a peer that proved itself speaks another version of this channel: {"version": what it says}.
+    `refused`: somebody did not get in for a reason that people should know (`clock`, `key`, `method`): {"why", "reason"}, once for
+    each reason. It was proven by nobody, so it explains why a peer is absent and must never end anything.
+    """
 
     kind: str
     peer: str = ""
@@ -54,31 +62,45 @@ class Event(NamedTuple):
 class _Connection:
     """One socket with its place in the handshake; `peer` is empty until the name is proven."""
 
-    def __init__(self, sock: socket.socket, *, server: bool, peer: str, now: float) -> None:
-        self.sock, self.server, self.opened = sock, server, now
-        self.claimed, self.peer = peer, ""
-        self.session, self.nonce = "", secrets.token_hex(12)
-        self.sent = self.received = 0
-        self.inbox, self.outbox = bytearray(), bytearray()
+    def __init__(self, sock: socket.socket, wire: Wire, *, server: bool, peer: str, address: str, now: float) -> None:
+        self.sock, self.wire, self.server, self.opened = sock, wire, server, now
+        self.claimed, self.peer, self.address = peer, "", address
+        self.introduced = self.welcome = self.watches_writing = False
 
 
 class Hub:
     """All connections of one agent in one loop, beside files of its own; nothing here blocks longer than asked."""
 
-    def __init__(self, authenticator: Authenticator, *, me: str, key: str, peers: Collection[str]) -> None:
-        """`me` is our name, `key` what the talk is about, `peers` the only names that are believed."""
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        *,
+        me: str,
+        key: str,
+        peers: Collection[str],
+        addresses: Mapping[str, str] | None = None,
+    ) -> None:
+        """`me` is our name, `key` what the talk is about, `peers` the only names that are believed.
+
+        A peer that `addresses` names must come from that address: without it any node's root may give itself out for another.
+        """
         self._auth, self._me, self._key = authenticator, me, key
         self._allowed = frozenset(peers)
+        self._addresses = dict(addresses or {})
+        self._introduction: tuple[float, str, bytes] = (0.0, "", b"")
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._connections: set[_Connection] = set()
+        self._unproven: dict[_Connection, None] = {}  # oldest first
+        self._strangers: dict[str, dict[_Connection, None]] = {}  # by address, oldest first
         self._peers: dict[str, _Connection] = {}
         self._events: list[Event] = []
+        self._told: set[str] = set()
         self.refused = 0
         self.last_refusal = ""
 
     def listen(self, address: str, port: int) -> int:
-        """Listen on one address and return the port. OSError where it is taken."""
+        """Listen on one address and return the port. OSError where it is taken, LackingError where we cannot prove ourselves."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -86,26 +108,30 @@ class Hub:
             listener.bind((address, port))
             listener.listen(1024)
             listener.setblocking(False)
-        except OSError:
+            self._auth.side(server=True, theirs=self._auth.ids())  # what it takes to answer must be there now
+        except (OSError, FmslurmError):
             listener.close()
             raise
         self._selector.register(listener, selectors.EVENT_READ, "listener")
         self._listener = listener
         return int(listener.getsockname()[1])
 
-    def connect(self, peer: str, address: str, port: int) -> None:
-        """Begin to connect; `up` or `down` tells how it went. A handshake that takes longer than HANDSHAKE_S is down."""
+    def connect(self, peer: str, address: str, port: int, *, source: str = "") -> None:
+        """Begin to connect (from our address `source`); `up` or `down` tells how it went, within HANDSHAKE_S."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         sock.setblocking(False)
-        connection = _Connection(sock, server=False, peer=peer, now=time.monotonic())
-        connection.session = connection.nonce
-        self._adopt(connection)
-        code = sock.connect_ex((address, port))
+        connection = self._adopt(sock, server=False, peer=peer, address=address)
+        try:
+            if source:
+                sock.bind((source, 0))
+            code = sock.connect_ex((address, port))
+        except OSError as exc:
+            code = exc.errno or errno.EINVAL
         if code not in (0, errno.EINPROGRESS):
             self._drop(connection, os.strerror(code))
             return
-        self._queue(connection, {})
+        self._flush(connection)
 
     def stop_listening(self) -> None:
         """Take no new connections; those that are there stay."""
@@ -134,18 +160,15 @@ class Hub:
 
     def send(self, peer: str, body: Mapping[str, object]) -> bool:
         """Queue a message and send what the socket takes; False where the peer is not (or no longer) there."""
-        connection = self._peers.get(peer)
-        if connection is None:
-            return False
-        self._queue(connection, body)
+        self.broadcast((peer,), body)
         return peer in self._peers
 
     def broadcast(self, peers: Collection[str], body: Mapping[str, object]) -> None:
         """Send one message to many peers, put into words once; those that are not there miss it."""
-        text = json.dumps(body, separators=(",", ":"))
+        content = json.dumps(body, separators=(",", ":")).encode()
         for peer in peers:
             if (connection := self._peers.get(peer)) is not None:
-                self._queue(connection, text)
+                self._queue(connection, content)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Wait at most `timeout_s` for something to happen and return it in order."""
@@ -168,7 +191,7 @@ class Hub:
     def flush(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until everything queued has left; what happens meanwhile stays for the next poll."""
         deadline = time.monotonic() + timeout_s
-        while any(c.outbox for c in self._connections) and (left := deadline - time.monotonic()) > 0:
+        while any(c.wire.outbox for c in self._connections) and (left := deadline - time.monotonic()) > 0:
             self._events.extend(self.poll(min(left, 0.05)))
 
     def close(self) -> None:
@@ -179,33 +202,66 @@ class Hub:
             self._listener.close()
         self._selector.close()
 
-    def _adopt(self, connection: _Connection) -> None:
+    def _adopt(self, sock: socket.socket, *, server: bool, peer: str, address: str) -> _Connection:
+        from slurm_ext.channel_wire import Wire  # imports ssl, which an agent alone on its job never needs
+
         with contextlib.suppress(OSError):
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wire = Wire(self._auth, server=server)
+        connection = _Connection(sock, wire, server=server, peer=peer, address=address, now=time.monotonic())
         self._connections.add(connection)
-        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        self._unproven[connection] = None
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        return connection
 
     def _accept(self) -> None:
-        assert self._listener is not None
         for _ in range(64):
+            if self._listener is None:
+                return
             try:
-                sock, _ = self._listener.accept()
+                sock, where = self._listener.accept()
             except OSError:
                 return
             sock.setblocking(False)
-            strangers = [c for c in self._connections if c.server and not c.peer]
-            if len(strangers) >= STRANGERS_MAX + len(self._allowed):
-                self._drop(min(strangers, key=lambda c: c.opened), "too many strangers")
-            self._adopt(_Connection(sock, server=True, peer="", now=time.monotonic()))
+            if sum(map(len, self._strangers.values())) >= STRANGERS_MAX + len(self._allowed):
+                most = max(self._strangers.values(), key=len)
+                self._drop(next(iter(most)), "too many strangers")
+            connection = self._adopt(sock, server=True, peer="", address=str(where[0]))
+            self._strangers.setdefault(connection.address, {})[connection] = None
+            self._flush(connection)
 
     def _expire(self, now: float) -> None:
-        for connection in list(self._connections):
-            if not connection.peer and now - connection.opened > HANDSHAKE_S:
-                self._drop(connection, "no handshake in time")
+        while self._unproven and now - (oldest := next(iter(self._unproven))).opened > HANDSHAKE_S:
+            self._drop(oldest, "no handshake in time")
 
-    def _drop(self, connection: _Connection, why: str, *, tell: bool = True) -> None:
+    def _proven(self, connection: _Connection) -> None:
+        """Count a connection no longer among those that have proven nothing."""
+        self._unproven.pop(connection, None)
+        if connection in (same := self._strangers.get(connection.address, {})):
+            del same[connection]
+            if not same:
+                del self._strangers[connection.address]
+
+    def _refuse(self, connection: _Connection, problem: FmslurmError) -> None:
+        """Drop a connection for what came over it."""
+        reason = getattr(problem, "reason", "untrusted")
+        with contextlib.suppress(OSError):  # TLS's own word on what is wrong, where it has one
+            connection.sock.send(connection.wire.outbox)
+        if (
+            connection.server
+            and not connection.peer
+            and reason in ("clock", "key", "method")
+            and reason not in self._told
+        ):
+            self._told.add(reason)
+            why = f"{connection.address}: {problem.message}"
+            self._events.append(Event("refused", connection.claimed, {"why": why, "reason": reason}))
+        self._drop(connection, str(problem), reason=reason)
+
+    def _drop(self, connection: _Connection, why: str, *, tell: bool = True, reason: str = "lost") -> None:
         """Forget a connection; whoever was believed or sought gets a `down`, a stranger none."""
         self._connections.discard(connection)
+        self._proven(connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()
@@ -218,34 +274,24 @@ class Hub:
             self.refused += 1
             self.last_refusal = why
         elif tell:
-            self._events.append(Event("down", name, {"why": why}))
+            self._events.append(Event("down", name, {"why": why, "reason": reason}))
 
-    def _queue(self, connection: _Connection, body: Mapping[str, object] | str) -> None:
-        payload = {
-            "v": VERSION,
-            "k": self._key,
-            "f": self._me,
-            "t": connection.claimed,
-            "s": connection.session,
-            "n": connection.sent,
-        }
-        connection.sent += 1
-        text = body if isinstance(body, str) else json.dumps(body, separators=(",", ":"))
-        try:
-            sealed = self._auth.seal(f'{json.dumps(payload, separators=(",", ":"))[:-1]},"b":{text}}}'.encode())
-        except FmslurmError as exc:
-            self._drop(connection, str(exc))
+    def _queue(self, connection: _Connection, content: bytes) -> None:
+        if len(content) > FRAME_MAX:
+            self._drop(connection, f"a message of {len(content)} bytes is too large to send")
             return
-        connection.outbox += struct.pack("!I", len(sealed)) + sealed
-        if len(connection.outbox) > BACKLOG_MAX:
+        connection.wire.write(content)
+        if len(connection.wire.outbox) > BACKLOG_MAX:
             self._drop(connection, "reads nothing")
             return
         self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
-        while connection.outbox:
+        outbox = connection.wire.outbox
+        while outbox:
             try:
-                sent = connection.sock.send(memoryview(connection.outbox)[:65536])
+                with memoryview(outbox) as rest:
+                    sent = connection.sock.send(rest[:262144])
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as exc:
@@ -253,9 +299,11 @@ class Hub:
                     break  # still connecting
                 self._drop(connection, exc.strerror or str(exc))
                 return
-            del connection.outbox[:sent]
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outbox else 0)
-        self._selector.modify(connection.sock, mask, connection)
+            del outbox[:sent]
+        if connection.watches_writing != bool(outbox):
+            connection.watches_writing = bool(outbox)
+            mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if outbox else 0)
+            self._selector.modify(connection.sock, mask, connection)
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -266,69 +314,87 @@ class Hub:
             self._drop(connection, exc.strerror or str(exc))
             return
         if not chunk:
-            self._drop(connection, "closed by the other side")
+            doubted = connection.introduced and not connection.peer
+            self._drop(connection, "closed by the other side" + (", which does not believe us" if doubted else ""))
             return
-        connection.inbox += chunk
-        while connection in self._connections and len(connection.inbox) >= 4:
-            (length,) = struct.unpack_from("!I", connection.inbox)
-            if length > (FRAME_MAX if connection.peer else FRAME_MAX_STRANGER):
-                self._drop(connection, f"a frame of {length} bytes")
-                return
-            if len(connection.inbox) < 4 + length:
-                return
-            sealed = bytes(connection.inbox[4 : 4 + length])
-            del connection.inbox[: 4 + length]
-            try:
-                self._take(connection, json.loads(self._auth.open(sealed)))
-            except (FmslurmError, ValueError, RecursionError) as exc:
-                self._drop(connection, str(exc))
+        wire = connection.wire
+        try:
+            wire.feed(chunk)
+            if wire.ready and not connection.introduced:
+                connection.introduced = True
+                wire.write(self._introduce(wire.binding, server=connection.server))
+            while connection in self._connections:
+                content = wire.frame(FRAME_MAX if connection.peer else STRANGER_MAX)
+                if content is None:
+                    break
+                if connection.peer:
+                    self._events.append(Event("message", connection.peer, self._body(content)))
+                else:
+                    self._meet(connection, content)
+            if connection in self._connections and not connection.peer and wire.seen > STRANGER_MAX:
+                raise AuthenticationError("says too much before it says who it is")
+            if wire.outbox and not connection.watches_writing and connection in self._connections:
+                self._flush(connection)
+        except FmslurmError as exc:
+            if connection in self._connections:
+                self._refuse(connection, exc)
 
-    def _take(self, connection: _Connection, payload: object) -> None:
-        """Check one opened payload and act on it. Raise AuthenticationError where it does not belong here."""
-        if not isinstance(payload, dict):
-            raise AuthenticationError("speaks another version of the channel")
-        sender, body, session = payload.get("f"), payload.get("b"), payload.get("s")
-        if payload.get("k") != self._key:
+    @staticmethod
+    def _body(content: bytes) -> dict[str, object]:
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError) as exc:
+            raise AuthenticationError("sends no JSON") from exc
+        if not isinstance(body, dict):
+            raise AuthenticationError("sends no message")
+        return body
+
+    def _introduce(self, binding: str, *, server: bool) -> bytes:
+        """Return who we are, sealed. A server says the same to all, so it is sealed once and again while it is fresh."""
+        made, said, sealed = self._introduction
+        now = time.monotonic()
+        if not server or said != binding or now - made > TTL_S / 3:
+            payload = {"v": VERSION, "k": self._key, "f": self._me, "s": binding}
+            sealed = self._auth.seal(json.dumps(payload, separators=(",", ":")).encode())
+            if server:
+                self._introduction = (now, binding, sealed)
+        return sealed
+
+    def _meet(self, connection: _Connection, sealed: bytes) -> None:
+        """Check the introduction of the other side, and believe it. Raise AuthenticationError where it does not belong here.
+
+        A client believes the server at once, but calls it up only when the server has welcomed it.
+        """
+        if connection.welcome:
+            self._believe(connection)
+            return
+        said = self._body(self._auth.open(sealed, again=not connection.server))
+        sender = said.get("f")
+        if said.get("k") != self._key:
             raise AuthenticationError("talks about something else")
-        if payload.get("v") != VERSION:
-            if isinstance(sender, str) and sender in self._allowed:
-                self._events.append(Event("version", sender, {"version": payload.get("v")}))
-                if connection.server:
-                    connection.claimed = sender
-                    self._queue(connection, {})  # so that it learns the same of us
-            raise AuthenticationError("speaks another version of the channel")
-        if sender not in self._allowed or not isinstance(body, dict) or not isinstance(session, str):
+        if not isinstance(sender, str) or sender not in self._allowed:
             raise AuthenticationError("from a name that we do not expect")
-        first = connection.received == 0
-        if payload.get("t") != self._me:
-            raise AuthenticationError("for somebody else")
-        if payload.get("n") != connection.received:
-            raise AuthenticationError("out of order")
-        connection.received += 1
-        if first and connection.server:
-            if not 16 <= len(session) <= 64:
-                raise AuthenticationError("no session")
-            connection.claimed, connection.session = sender, session + connection.nonce
-            self._queue(connection, {})
-            return
-        if first:
-            if sender != connection.claimed or not session.startswith(connection.nonce) or len(session) > 128:
-                raise AuthenticationError("answers somebody else")
-            connection.session = session
+        if said.get("s") != connection.wire.binding:
+            raise AuthenticationError("from another connection")
+        if not connection.server and sender != connection.claimed:
+            raise AuthenticationError("answers in another's name")
+        if connection.server and self._addresses.get(sender, connection.address) != connection.address:
+            raise AuthenticationError(f"{sender} does not live at {connection.address}")
+        if said.get("v") != VERSION:
+            self._events.append(Event("version", sender, {"version": said.get("v")}))
+            raise AuthenticationError("speaks another version of the channel", reason="version")
+        if connection.server:
+            connection.claimed = sender
             self._believe(connection)
-            self._queue(connection, {})  # the proof that we know the server's nonce
-            return
-        if session != connection.session or sender != connection.claimed:
-            raise AuthenticationError("from another session")
-        if not connection.peer:
-            self._believe(connection)
-            return
-        self._events.append(Event("message", sender, body))
+            self._queue(connection, b"{}")
+        else:
+            connection.welcome = True
 
     def _believe(self, connection: _Connection) -> None:
-        connection.peer = connection.claimed
-        older = self._peers.get(connection.peer)
-        self._peers[connection.peer] = connection
+        sender = connection.peer = connection.claimed
+        self._proven(connection)
+        older = self._peers.get(sender)
+        self._peers[sender] = connection
         if older is not None:
             self._drop(older, "replaced")
-        self._events.append(Event("up", connection.peer))
+        self._events.append(Event("up", sender))

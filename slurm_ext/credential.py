@@ -1,49 +1,98 @@
-"""Credentials: proof of who sent a payload, to whom it may be shown, and that it is fresh. By munge, or by a key file.
+"""Who may speak on the channel between nodes, and how a side proves that it is such a one: by munge, or by the site's key.
 
-munge (libmunge.so.2 through ctypes): payloads are encrypted, can be opened by our own uid only, once, within TTL_S.
-Key file (where there is no munge): HMAC-SHA256 over time, nonce and payload; authentic and fresh, but **not hidden** from
-who reads the wire. Standard library only: agents of the hook path import this.
+Both ways the talk itself runs in TLS 1.3 (`slurm_ext.channel`), so everything on the wire is encrypted and none of it can
+be played back. munge (libmunge.so.2 through ctypes): the server shows a certificate that it made for this one talk, and each
+side sends a munge credential that names it. The site's key (where there is no munge): each side shows the certificate
+that `fmslurm key create` made, see `slurm_ext.credential_tls`. Standard library only: agents of the hook path import this.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import hmac
 import os
-import secrets
 import socket
-import stat
-import struct
-import time
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slurm_ext.config.model import Settings, at_node
-from slurm_ext.errors import FmslurmError, LackingError, UntrustedFileError
+from slurm_ext.errors import FmslurmError, LackingError
+
+if TYPE_CHECKING:
+    import ssl
 
 TTL_S = 60
 
 
 class AuthenticationError(FmslurmError):
-    """A message was not sent by who may send it, or not now, or not to us; the text says which."""
+    """A message was not sent by who may send it, or not now, or not to us; the text says which.
+
+    `reason` is one word for programs: `clock` (the clocks of both sides differ), `key` (they hold different keys),
+    `method` (one has munge, the other the site's key), or `untrusted` (everything else).
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", reason: str = "untrusted") -> None:
+        super().__init__(message, remedy=remedy)
+        self.reason = reason
+
+
+class Side(NamedTuple):
+    """How one side of a TLS connection is set up: its context, and the certificate it shows (DER; empty for none)."""
+
+    context: ssl.SSLContext
+    certificate: bytes
 
 
 class Authenticator(Protocol):
-    """Turns a payload into a credential and back."""
+    """Proves who we are, and checks who they are."""
 
     name: str
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the names of the keys we hold, newest first; empty where a method has none. No secrets."""
+
+    def side(self, *, server: bool, theirs: Collection[str]) -> Side:
+        """Return our side of a TLS connection with somebody who holds the keys `theirs`. Raise AuthenticationError."""
+
+    def check(self, certificate: bytes | None, *, server: bool) -> None:
+        """Look at the certificate (DER) that the other side showed to us. Raise AuthenticationError where it is wrong."""
 
     def seal(self, payload: bytes) -> bytes:
         """Return a credential that holds the payload."""
 
-    def open(self, sealed: bytes) -> bytes:
-        """Return the payload of a credential. Raise AuthenticationError where it must not be believed."""
+    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
+        """Return the payload of a credential; `again`: also of one that was opened before. Raise AuthenticationError."""
+
+
+class Alone:
+    """Stands where an authenticator would for who talks to nobody, such as the burn-in of a single node."""
+
+    name = "none"
+
+    def ids(self) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
+
+    def side(self, *, server: bool, theirs: Collection[str]) -> Side:
+        """Raise LackingError."""
+        raise LackingError("nothing to prove who we are with: this side talks to nobody")
+
+    def check(self, certificate: bytes | None, *, server: bool) -> None:
+        """Raise LackingError."""
+        self.side(server=server, theirs=())
+
+    def seal(self, payload: bytes) -> bytes:
+        """Raise LackingError."""
+        return self.side(server=False, theirs=()).certificate
+
+    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
+        """Raise LackingError."""
+        return self.seal(sealed)
 
 
 # munge.h: option and result numbers of libmunge 0.5.
-_OPT_TTL, _OPT_SOCKET, _OPT_UID_RESTRICTION = 4, 8, 9
-_SUCCESS = 0
+_OPT_CIPHER, _OPT_MAC, _OPT_TTL, _OPT_ENCODED, _OPT_DECODED, _OPT_SOCKET, _OPT_UID_RESTRICTION = 0, 1, 4, 6, 7, 8, 9
+_CIPHER_NONE, _CIPHER_AES128, _MAC_SHA256 = 0, 4, 5
+_SUCCESS, _SOCKET, _TIMEOUT, _INVALID, _EXPIRED, _REWOUND, _REPLAYED = 0, 6, 7, 14, 15, 16, 17
 
 
 class MungeAuthenticator:
@@ -56,6 +105,7 @@ class MungeAuthenticator:
     ) -> None:
         """Load libmunge and see that munged's socket answers. Raise LackingError where either is missing."""
         self.allowed_uids = frozenset({0, os.geteuid()} if allowed_uids is None else allowed_uids)
+        self._server_side: Side | None = None
         try:
             self._lib = ctypes.CDLL("libmunge.so.2")
         except OSError as exc:
@@ -63,9 +113,12 @@ class MungeAuthenticator:
         self._free = ctypes.CDLL(None).free
         self._free.argtypes = [ctypes.c_void_p]
         self._declare()
-        self._probe(socket_path or "/run/munge/munge.socket.2", required=bool(socket_path))
         self._context = ctypes.c_void_p(self._lib.munge_ctx_create())
+        self._probe(socket_path or self._default_socket())
+        # Whatever munged's defaults are: with cipher "none" it would sign our secrets and send them in clear.
         options: list[tuple[int, ctypes.c_int | ctypes.c_char_p]] = [
+            (_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128)),
+            (_OPT_MAC, ctypes.c_int(_MAC_SHA256)),
             (_OPT_TTL, ctypes.c_int(ttl_s)),
             (_OPT_UID_RESTRICTION, ctypes.c_int(os.geteuid())),
         ]
@@ -95,11 +148,14 @@ class MungeAuthenticator:
             ctypes.POINTER(ctypes.c_uint32),
         ]
 
+    def _default_socket(self) -> str:
+        path = ctypes.c_char_p()
+        self._lib.munge_ctx_get(self._context, ctypes.c_int(_OPT_SOCKET), ctypes.byref(path))
+        return os.fsdecode(path.value or b"/run/munge/munge.socket.2")
+
     @staticmethod
-    def _probe(path: str, *, required: bool) -> None:
+    def _probe(path: str) -> None:
         """See that somebody listens: libmunge itself would go on trying for seconds."""
-        if not required and not os.path.exists(path):
-            return  # built with another default: let libmunge look for it
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -122,8 +178,30 @@ class MungeAuthenticator:
         finally:
             self._free(credential)
 
-    def open(self, sealed: bytes) -> bytes:
-        """Return the payload. Raise AuthenticationError: forged, expired, replayed, for another uid, or from one."""
+    def ids(self) -> tuple[str, ...]:
+        """Return nothing: munge's key is munged's affair."""
+        return ()
+
+    def side(self, *, server: bool, theirs: Collection[str]) -> Side:
+        """Return a side without a certificate for a client, with one made for this process alone for a server."""
+        from slurm_ext import credential_tls
+
+        if not server:
+            return Side(credential_tls.unproven_client(), b"")
+        if self._server_side is None:
+            self._server_side = credential_tls.passing_server()
+        return self._server_side
+
+    def check(self, certificate: bytes | None, *, server: bool) -> None:
+        """Believe any certificate for now: the credentials that follow name the server's, and settle it."""
+        if not server and not certificate:
+            raise AuthenticationError("shows no certificate")
+
+    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
+        """Return the payload. Raise AuthenticationError: forged, expired, replayed, in clear, for another uid, or from one.
+
+        `again` takes a credential that was opened on this machine before: for those that are sealed once for many.
+        """
         if b"\0" in sealed:
             raise AuthenticationError("not a munge credential")
         buffer, length = ctypes.c_void_p(), ctypes.c_int()
@@ -137,75 +215,52 @@ class MungeAuthenticator:
             ctypes.byref(gid),
         )
         try:
-            if code != _SUCCESS:
-                raise AuthenticationError(f"munge: {self._words(code)}")
+            if code != _SUCCESS and not (again and code == _REPLAYED):
+                raise self._refusal(code)
             if uid.value not in self.allowed_uids:
                 raise AuthenticationError(f"sent by uid {uid.value}, which may not speak here")
+            if self._option(_OPT_CIPHER, ctypes.c_int()) == _CIPHER_NONE:
+                raise AuthenticationError("munge: a credential that is not encrypted")
             return ctypes.string_at(buffer.value, length.value) if buffer.value else b""
         finally:
             if buffer.value:
                 self._free(buffer)
 
+    def _option(self, option: int, value: ctypes.c_int | ctypes.c_long) -> int:
+        """Return what munge noted about the credential that was opened last."""
+        self._lib.munge_ctx_get(self._context, ctypes.c_int(option), ctypes.byref(value))
+        return value.value
 
-class KeyAuthenticator:
-    """Credentials by a shared key file, root-only: HMAC-SHA256 over time, nonce and payload. The payload is not hidden."""
-
-    name = "key"
-    _HEAD = struct.Struct("!2sd16s32s")
-
-    def __init__(self, key_path: str, *, ttl_s: float = TTL_S) -> None:
-        """Read the key. Raise UntrustedFileError where others may read or write it, LackingError where it is too short."""
-        descriptor = os.open(key_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with os.fdopen(descriptor, "rb") as stream:
-            state = os.fstat(stream.fileno())
-            if state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o077 or not stat.S_ISREG(state.st_mode):
-                raise UntrustedFileError(f"{key_path} is not for root's eyes only", remedy=f"chmod 0600 {key_path}")
-            key = stream.read(4096).strip()
-        if len(key) < 32:
-            raise LackingError(f"the key in {key_path} is shorter than 32 bytes", remedy="Make a new one")
-        self._key = key
-        self._ttl_s = ttl_s
-        self._seen: dict[bytes, float] = {}
-
-    def _digest(self, head: bytes, payload: bytes) -> bytes:
-        return hmac.new(self._key, b"fmslurm-channel-1" + head + payload, hashlib.sha256).digest()
-
-    def seal(self, payload: bytes) -> bytes:
-        """Return time, nonce, digest and payload."""
-        now, nonce = time.time(), secrets.token_bytes(16)
-        digest = self._digest(struct.pack("!d", now) + nonce, payload)
-        return self._HEAD.pack(b"K1", now, nonce, digest) + payload
-
-    def open(self, sealed: bytes) -> bytes:
-        """Return the payload. Raise AuthenticationError: forged, too old, from the future, or seen before."""
-        if len(sealed) < self._HEAD.size or not sealed.startswith(b"K1"):
-            raise AuthenticationError("not a credential of ours")
-        _, sent, nonce, digest = self._HEAD.unpack_from(sealed)
-        payload = sealed[self._HEAD.size :]
-        if not hmac.compare_digest(digest, self._digest(struct.pack("!d", sent) + nonce, payload)):
-            raise AuthenticationError("the digest is wrong: another key, or forged")
-        now = time.time()
-        if not abs(now - sent) <= self._ttl_s:
-            raise AuthenticationError(f"sent {now - sent:.0f} s ago by its own clock: replayed, or clocks differ")
-        if nonce in self._seen:
-            raise AuthenticationError("seen before")
-        if len(self._seen) > 4096:
-            # What is older than two lifetimes is refused by its time stamp, so it need not be remembered.
-            self._seen = {key: when for key, when in self._seen.items() if now - when <= 2 * self._ttl_s}
-        self._seen[nonce] = now
-        return payload
+    def _refusal(self, code: int) -> FmslurmError:
+        words = f"munge: {self._words(code)}"
+        if code in (_SOCKET, _TIMEOUT):
+            return LackingError(words, remedy="See that munged runs")
+        if code in (_EXPIRED, _REWOUND):
+            made = self._option(_OPT_ENCODED, ctypes.c_long()) - self._option(_OPT_DECODED, ctypes.c_long())
+            words += f": made {abs(made)} s {'before' if made < 0 else 'after'} it was read, so the clocks of both nodes differ"
+            return AuthenticationError(words, remedy="Set the clocks (chronyc tracking)", reason="clock")
+        if code == _INVALID:
+            return AuthenticationError(
+                words, remedy="Is munge.key the same on all nodes? `munge -n | ssh NODE unmunge`", reason="key"
+            )
+        return AuthenticationError(words)
 
 
 def for_site(settings: Settings, node: str) -> Authenticator:
-    """Return what this site authenticates with: munge where it answers, else the root-only key `channel.key` in state_dir.
+    """Return what this site authenticates with: munge where it answers, else the keys in the folder `keys` of state_dir.
 
     Raise LackingError where there is neither, naming both.
     """
     try:
         return MungeAuthenticator(at_node(settings.site.munge_socket, node))
     except LackingError as exc:
-        key_path = os.path.join(at_node(settings.site.state_dir, node), "channel.key")
+        from slurm_ext import credential_tls  # imports ssl, which munge's users need later, and not for every question
+
+        folder = credential_tls.folder(at_node(settings.site.state_dir, node))
         try:
-            return KeyAuthenticator(key_path)
-        except FileNotFoundError:
-            raise LackingError(f"{exc.message}, and there is no key at {key_path}", remedy=exc.remedy) from exc
+            return credential_tls.KeyAuthenticator(folder)
+        except credential_tls.NoKeyError:
+            raise LackingError(
+                f"{exc.message}, and there is no key in {folder}",
+                remedy=f"{exc.remedy}, or make a key: `fmslurm key create`",
+            ) from exc

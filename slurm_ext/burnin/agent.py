@@ -28,7 +28,7 @@ from slurm_ext.burnin.station import Station
 from slurm_ext.burnin.worker import WorkerPlan
 from slurm_ext.channel import Event, Hub
 from slurm_ext.config.model import Burnin, Settings, Site, at_node
-from slurm_ext.credential import Authenticator, for_site
+from slurm_ext.credential import Alone, Authenticator, for_site
 from slurm_ext.errors import FmslurmError
 
 #: How often a follower tries to reach the leader, whose prolog may start later.
@@ -39,18 +39,6 @@ TICK_S = 0.05
 #: In the burn-in's folder on this node: what the leader does now.
 PROGRESS = "progress.json"
 TELL_EVERY_S = 0.5
-
-
-class _Alone:
-    """Stands where an authenticator would: a job of one node talks to nobody."""
-
-    name = "none"
-
-    def seal(self, payload: bytes) -> bytes:
-        raise FmslurmError("a job of one node talks to nobody")
-
-    def open(self, sealed: bytes) -> bytes:
-        raise FmslurmError("a job of one node talks to nobody")
 
 
 class Agent:
@@ -116,7 +104,7 @@ class Agent:
         alone = len(job.nodes) == 1
         where = {} if alone else surroundings.addresses(names, at_node(burnin.addresses, job.node))
         self._addresses = where
-        authenticator: Authenticator = _Alone() if alone else for_site(self._settings, job.node)
+        authenticator: Authenticator = Alone() if alone else for_site(self._settings, job.node)
         hub = Hub(authenticator, me=job.node, key=job.key, peers=set(job.nodes) - {job.node})
         self._hub = hub
         plan = WorkerPlan(

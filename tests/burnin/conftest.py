@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from slurm_ext import keys
 from slurm_ext.burnin.gate import run_burnin
 from slurm_ext.burnin.model import BurninJob, Outcome
 from slurm_ext.config.model import Burnin, Settings, Site
@@ -23,6 +24,12 @@ def standin_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lib"
 
 
+@functools.cache
+def _site_key() -> bytes:
+    """The key of the site, the same on all nodes, made once."""
+    return keys.make_pem(days=2)
+
+
 class Cluster:
     """Nodes n0, n1, ... with two GPUs each unless told otherwise."""
 
@@ -30,15 +37,15 @@ class Cluster:
         self, folder: Path, libraries: Path, nodes: int, *, gpus: int = 2, port: int = 0, **burnin: object
     ) -> None:
         self.folder, self.nodes, self.gpus = folder, tuple(f"n{i}" for i in range(nodes)), gpus
-        key = os.urandom(32).hex()
+        key = _site_key()
         table = folder / "addresses"
         table.write_text("".join(f"{name} 127.0.0.{2 + i}\n" for i, name in enumerate(self.nodes)))
         for name in self.nodes:
             self.hardware(name)
             state = folder / name / "state"
-            state.mkdir(parents=True)
-            (state / "channel.key").write_text(key)
-            (state / "channel.key").chmod(0o600)
+            (state / "keys").mkdir(parents=True, mode=0o700)
+            (state / "keys/channel-test.pem").write_bytes(key)
+            (state / "keys/channel-test.pem").chmod(0o600)
         options: dict[str, object] = {
             "deadline_s": 20.0,
             "rendezvous_s": 8.0,

@@ -1,0 +1,126 @@
+"""One connection's bytes, without a socket: a greeting in clear, then TLS 1.3, and in it frames of a length and a content.
+
+    greeting   `fmslurm METHOD [KEY ...]` and a newline, at most GREETING_MAX bytes: how the sender proves who it is, and the
+               short names of the keys it holds. Only a hint, to find a common key and to name a mismatch
+    TLS 1.3    as `slurm_ext.credential` sets it up; begun by the client once it has the server's greeting
+    frames     4 bytes of length, big-endian, and so many bytes
+
+Bytes go in by `feed`, come out in `outbox`; nothing here waits, and whatever came in, only AuthenticationError comes out.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import struct
+
+from slurm_ext.credential import AuthenticationError, Authenticator
+from slurm_ext.credential_tls import fingerprint
+
+GREETING_MAX = 96
+_GREETING = re.compile(rb"fmslurm ([a-z]{1,16})((?: [0-9a-f]{16}){0,4})\n")
+_LENGTH = struct.Struct("!I")
+_CHUNK = 65536
+
+#: What OpenSSL calls a problem with the other side's certificate, or with ours in its eyes -> our word for it.
+_CLOCK_WORDS = ("not yet valid", "has expired", "certificate expired")
+
+
+class Wire:
+    """One side of a connection. `ready`: TLS stands; `binding` then names the server's certificate, and so this talk."""
+
+    def __init__(self, authenticator: Authenticator, *, server: bool) -> None:
+        self._auth, self._server = authenticator, server
+        self._greeting = bytearray()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls: ssl.SSLObject | None = None
+        self._certificate = b""
+        self._inbox = bytearray()
+        self.ready = False
+        self.binding = ""
+        self.seen = 0
+        self.outbox = bytearray(b"fmslurm %s\n" % " ".join((authenticator.name, *authenticator.ids())).encode())
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the other side. Raise AuthenticationError where they are not what an honest one sends."""
+        self.seen += len(data)
+        if self._tls is None:
+            self._greeting += data
+            data = self._greet()
+            if self._tls is None:
+                return
+        self._incoming.write(data)
+        try:
+            if not self.ready:
+                self._shake_hands()
+            while self.ready and (chunk := self._tls.read(_CHUNK)):
+                self._inbox += chunk
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as exc:
+            raise self._refusal(exc) from exc
+        finally:
+            self.outbox += self._outgoing.read()
+
+    def frame(self, limit: int) -> bytes | None:
+        """Return the next whole frame, None where there is none yet. Raise AuthenticationError for one beyond `limit` bytes."""
+        if len(self._inbox) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._inbox)
+        if length > limit:
+            raise AuthenticationError(f"a frame of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._inbox) < end:
+            return None
+        content = bytes(self._inbox[_LENGTH.size : end])
+        del self._inbox[:end]
+        return content
+
+    def write(self, content: bytes) -> None:
+        """Put a frame into the outbox; only once TLS stands."""
+        assert self._tls is not None
+        rest = memoryview(_LENGTH.pack(len(content)) + content)
+        while rest:
+            rest = rest[self._tls.write(rest) :]
+        self.outbox += self._outgoing.read()
+
+    def _greet(self) -> bytes:
+        """Look at the greeting; once it is whole begin TLS, and return the bytes behind it."""
+        head = bytes(self._greeting[:GREETING_MAX])
+        end = head.find(b"\n")
+        if end < 0 and len(self._greeting) < GREETING_MAX and head.startswith(b"fmslurm "[: len(head)]):
+            return b""
+        found = _GREETING.fullmatch(head[: end + 1])
+        if found is None:
+            raise AuthenticationError("does not speak our language")
+        method = found[1].decode()
+        if method != self._auth.name:
+            raise AuthenticationError(
+                f"the other side proves itself by {_WORDS.get(method, method)}, we by {_WORDS[self._auth.name]}",
+                remedy="Let munge run on both nodes, or on neither",
+                reason="method",
+            )
+        side = self._auth.side(server=self._server, theirs=found[2].decode().split())
+        self._certificate = side.certificate
+        self._tls = side.context.wrap_bio(self._incoming, self._outgoing, server_side=self._server)
+        rest = bytes(self._greeting[end + 1 :])
+        self._greeting.clear()
+        return rest
+
+    def _shake_hands(self) -> None:
+        assert self._tls is not None
+        self._tls.do_handshake()
+        theirs = self._tls.getpeercert(binary_form=True)
+        self._auth.check(theirs, server=self._server)
+        self.binding = fingerprint(self._certificate if self._server else theirs or b"")
+        self.ready = True
+
+    def _refusal(self, problem: ssl.SSLError) -> AuthenticationError:
+        words = str(getattr(problem, "verify_message", "") or problem.reason or "closed").lower().replace("_", " ")
+        if any(word in words for word in _CLOCK_WORDS):
+            return AuthenticationError(f"TLS: {words}", remedy="Set the clocks, or rotate the key", reason="clock")
+        certificate = "certificate" in words or "unknown ca" in words
+        return AuthenticationError(f"TLS: {words}", reason="key" if certificate else "untrusted")
+
+
+_WORDS = {"munge": "munge", "key": "the site's key", "none": "nothing"}
