@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from slurm_ext.burnin.gate import longest_s
 from slurm_ext.config.model import ROOMS
 from slurm_ext.config.modes import HEARTBEAT_FRESH_S
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
@@ -16,6 +17,9 @@ SUPPORTED = ((22, 5), (26, 5))
 #: What a prolog may take besides gate and burn-in (seconds) before it gives itself up: hooks.prolog.REST_S and
 #: hooks.supervise.MARGIN_S.
 HOOK_REST_S = 30.0
+
+#: What the last of those who may stop a job gives the ones before it (seconds): hooks.decide.TAKE_OVER_S, twice.
+HOOK_TAKE_OVER_S = 10.0
 
 #: Seconds that fmslurm-controller needs to see a requeued job and to exclude its node; seen: 1 s was too short.
 SHORT_DELAY_S = 10
@@ -107,14 +111,18 @@ def _requeue_settings(facts: Facts) -> Iterator[Result]:
         )
     timeout = facts.slurm_config.get("PrologTimeout", "") or facts.slurm_config.get("PrologEpilogTimeout", "")
     digits = timeout.split()[0] if timeout else ""
-    burnin_s = facts.settings.burnin.deadline_s if facts.settings.mode.burnin != "off" else 0.0
-    needed = HOOK_REST_S + facts.settings.gate.deadline_s + burnin_s
+    needed = HOOK_REST_S + facts.settings.gate.deadline_s
+    rules = facts.settings.burnin
+    if facts.settings.mode.burnin != "off":
+        strict = "strict" in rules.user_may or bool(rules.strict_partitions)
+        largest = max(len(facts.nodes or ()), 2)  # a job may take them all
+        needed += longest_s(facts.settings, nodes=largest, strict=strict) + HOOK_TAKE_OVER_S
     if digits.isdigit() and 0 < int(digits) < needed:
         yield Result(
             "slurm.prolog-timeout",
             FAIL,
             f"slurmd kills a prolog after {digits} s, ours may take {needed:.0f} s: healthy nodes would drain",
-            "Raise PrologTimeout (PrologEpilogTimeout before 25.05), or lower gate.deadline_s and burnin.deadline_s",
+            "Raise PrologTimeout (PrologEpilogTimeout before 25.05), or lower burnin.deadline_s, late_s or strict_sustain_s",
         )
 
 
