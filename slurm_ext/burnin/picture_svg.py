@@ -16,7 +16,7 @@ from slurm_ext.verdict import one_line
 
 #: Rows drawn: a set of nodes each, the worst first. A page of more is read by nobody.
 ROWS_MAX = 400
-_CELL, _HEAD, _MARGIN, _LETTER_WIDTH, _NAMES_MAX = 22, 112, 12, 7.3, 48
+_CELL, _HEAD, _MARGIN, _LETTER_WIDTH, _NAMES_MAX, _LEGEND = 22, 136, 12, 7.3, 48, 26
 
 #: Fill of each level, and of the drawing's other parts, in a light and in a dark surrounding. Plain colours, no CSS
 #: variables: not only browsers show SVG files.
@@ -38,6 +38,7 @@ _PARTS: dict[str, tuple[str, str]] = {
     "text.dim": ("#57606a", "#9da7b1"),
     "text.on-culprit": ("#ffffff", "#0d1117"),
     "rect.paper": ("#ffffff", "#0d1117"),
+    "rect.stripe": ("#f3f5f8", "#161b22"),
 }
 
 
@@ -147,7 +148,7 @@ def _drawing(picture: Picture, *, title: str, name: str, style: str = "") -> str
     more = len(picture.rows) - len(rows)
     legend_y = _HEAD + len(rows) * _CELL + (_CELL if more else 0) + 26
     width = max(left + len(picture.columns) * _CELL + 90, 560)
-    height = legend_y + len(levels) * 20 + _MARGIN
+    height = legend_y + len(levels) * _LEGEND + _MARGIN
     described = f"{picture.nodes} nodes, {len(picture.columns)} burn-ins. A letter in each cell tells the level; a table follows"
     parts = _open(name, width, height, title, described, style)
     for number, column in enumerate(picture.columns):
@@ -155,6 +156,9 @@ def _drawing(picture: Picture, *, title: str, name: str, style: str = "") -> str
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
         y = _HEAD + place * _CELL
         whole = f"<title>{_safe(fold(row.nodes), 2000)}</title>"
+        if place % 2 == 0:
+            stripe = left + len(picture.columns) * _CELL - _MARGIN
+            parts.append(f'<rect class="stripe" x="{_MARGIN}" y="{y}" width="{stripe:g}" height="{_CELL}"/>')
         parts.append(f'<text x="{left - _MARGIN:g}" y="{y + 15:g}" text-anchor="end">{whole}{_safe(label)}</text>')
         for number, cell in enumerate(row.cells):
             if cell is not None:
@@ -165,7 +169,7 @@ def _drawing(picture: Picture, *, title: str, name: str, style: str = "") -> str
             f'<text class="dim" x="{_MARGIN}" y="{_HEAD + len(rows) * _CELL + 16}">and {more} rows more</text>'
         )
     for place, level in enumerate(levels):
-        y = legend_y + place * 20
+        y = legend_y + place * _LEGEND
         parts.append(_square(_MARGIN, y - 15, Cell(level), LEVELS[level].words))
         parts.append(f'<text x="{_MARGIN + _CELL + 8}" y="{y}">{_safe(LEVELS[level].words)}</text>')
     return "\n".join(part for part in parts if part) + "\n</svg>"
