@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext.hooks import environment
+from slurm_ext.config.model import Settings
+from slurm_ext.hooks import decide, environment, passes
 from slurm_ext.hooks.environment import parse
 
 GOOD = {
@@ -41,6 +43,33 @@ def test_newer_slurm_says_the_list_under_another_name_and_carries_extra():
     found = job(SLURM_NODELIST="", SLURM_JOB_NODELIST="a1,b[01-02]", SLURM_JOB_EXTRA="fm:1;n=other")
     assert found.nodes == ("a1", "b01", "b02")
     assert found.run == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("node[0001-1000]", "node0001", "node1000"),
+        ("rack[01-10]n[001-100]", "rack01n001", "rack10n100"),
+        ("a[0001-0400],b[1-600]", "a0001", "b600"),
+        (
+            ",".join(f"compute-dy-p5-{number:04}" for number in range(1, 1001)),
+            "compute-dy-p5-0001",
+            "compute-dy-p5-1000",
+        ),
+    ],
+)
+def test_a_thousand_names_with_brackets_and_leading_zeros(text, first, last):
+    found = job(SLURM_NODELIST=text, SLURMD_NODENAME=last, SLURM_JOB_COMMENT="x" * 5000 + " fm:1;b=strict")
+    assert (len(found.nodes), len(set(found.nodes)), found.nodes[0], found.nodes[-1]) == (1000, 1000, first, last)
+    assert found.request.burnin == "strict"
+    assert decide.burnin_wanted(found, Settings(), mode="enforce", gpus_on_node=8) == (
+        True,
+        "whole nodes of a batch job, strict",
+    )
+    assert decide.actors(found.nodes, out=found.nodes[:999]) == (last,)
+    for name in ("nodes", "suspects"):
+        assert decide.names_of({name: list(found.nodes)}, name, found.nodes) == found.nodes
+    assert passes.of_nodes(found.nodes) == passes.of_nodes(reversed(found.nodes))
 
 
 def test_srun_and_salloc_have_no_output_file_before_they_start():
