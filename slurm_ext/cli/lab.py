@@ -132,12 +132,14 @@ def restart(directory: str, node: str | None, timeout_s: float) -> None:
 @_dir
 @click.argument("node")
 @click.argument("kind", type=click.Choice(list(faults.KINDS)))
-@click.option("--gpu", type=int, help="which GPU, from 0 (gpu-xid, ecc, gpu-lost)")
+@click.option("--gpu", type=int, help="which GPU, from 0 (gpu-*, ecc, rail-slow; nccl-*: all by default)")
 @click.option("--xid", type=int, help="which Xid (gpu-xid; 79 by default)")
-@click.option("--count", type=int, help="how many errors (ecc; 2 by default)")
-@click.option("--rate", help="as tc writes it (slow-link; 100mbit by default)")
-@click.option("--where", help="init or allreduce (nccl-hang; allreduce by default)")
-@click.option("--how", help="stale, eio or hang (lustre-stale; stale by default)")
+@click.option("--count", type=int, help="errors (ecc; 2), adapters found (nic-count), packets per GB (efa-retransmit)")
+@click.option("--rate", help="as tc writes it (slow-link; 100mbit by default; rail-slow: 20mbit)")
+@click.option("--where", help="init, allreduce or allreduce:N (nccl-*; allreduce by default); gpu-dstate: also context")
+@click.option("--how", help="stale, eio or hang (lustre-stale; stale by default); send or recv (nccl-wrong-result)")
+@click.option("--offset", type=int, help="which byte of the buffer (nccl-wrong-result)")
+@click.option("--delay-ms", type=int, help="how late (nccl-slow, 300 by default; nccl-late, 3000)")
 @click.option("--free-kb", type=int, help="what space is left (disk-full; none by default)")
 def fault(directory: str, node: str, kind: str, **options: object) -> None:
     """Break something: NODE is a node's name, or - for s3-down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,15 @@ from slurm_ext import command
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.lab import hardware, process
 from slurm_ext.lab.model import LabNode, State
+
+_RATE = re.compile(r"[1-9][0-9]{0,5}[kmg]bit")
+
+
+def megabits(rate: str) -> int:
+    """Return a rate as tc writes it (100mbit, 1gbit) in Mbit/s, at least 1. Raise UsageError where it is none."""
+    if not _RATE.fullmatch(rate):
+        raise UsageError(f"--rate {rate}: not a rate", remedy="Write it as tc does: 100mbit, 1gbit")
+    return max(1, int(float(rate[:-4]) * {"k": 0.001, "m": 1, "g": 1000}[rate[-4]]))
 
 
 @dataclass
@@ -45,9 +55,12 @@ class Site:
 
     def set(self, **changes: str | None) -> None:
         """Change keys of the node's hardware state; None takes a key out. `__` in a name stands for a dot."""
+        self.put({name.replace("__", "."): value for name, value in changes.items()})
+
+    def put(self, changes: Mapping[str, str | None]) -> None:
+        """Change keys of the node's hardware state; None takes a key out."""
         state = hardware.read_state(self.root)
-        for name, value in changes.items():
-            key = name.replace("__", ".")
+        for key, value in changes.items():
             state.pop(key, None)
             if value is not None:
                 state[key] = value

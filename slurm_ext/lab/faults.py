@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import build, faults_hardware, faults_real
+from slurm_ext.lab import build, faults_hardware, faults_nccl, faults_real
 from slurm_ext.lab.fault_site import Site
 from slurm_ext.lab.model import State
 
@@ -33,10 +33,26 @@ KINDS: dict[str, Kind] = {
     "gpu-lost": Kind(faults_hardware.gpu_lost, faults_hardware.heal_gpu, ("gpu",), "a GPU that answers no more"),
     "slow-link": Kind(faults_real.slow_link, faults_real.heal_slow_link, ("rate",), "the node's link is slow"),
     "cut": Kind(faults_real.cut, faults_real.heal_cut, (), "the node's link is down"),
-    "nccl-wrong-result": Kind(
-        faults_hardware.wrong_result, faults_hardware.heal_nccl, (), "the node's ranks send wrong bits"
+    **{
+        name: Kind(make, faults_nccl.heal, options, words)
+        for name, make, options, words in (
+            ("nccl-wrong-result", faults_nccl.wrong_result, ("how", "offset", "gpu"), "a bit flips in what they send"),
+            ("nccl-hang", faults_nccl.hang, ("where", "gpu"), "the node's ranks hang in NCCL"),
+            ("nccl-abort-hang", faults_nccl.abort_hang, ("where", "gpu"), "they hang, and the abort does, too"),
+            ("nccl-crash", faults_nccl.crash, ("where", "gpu"), "the node's ranks die in NCCL"),
+            ("nccl-stop", faults_nccl.stop, ("where", "gpu"), "the node's ranks stop by SIGSTOP"),
+            ("nccl-slow", faults_nccl.slow, ("delay_ms", "gpu"), "the node's ranks begin each collective late"),
+            ("nccl-late", faults_nccl.late, ("delay_ms",), "the node's ranks join late"),
+            ("nccl-absent", faults_nccl.absent, ("gpu",), "the node's ranks never join, and end"),
+            ("nccl-socket", faults_nccl.socket, (), "TCP in place of EFA, and only the log says so"),
+            ("nic-count", faults_nccl.nic_count, ("count",), "the EFA plugin finds too few adapters"),
+            ("rail-slow", faults_nccl.rail_slow, ("gpu", "rate"), "one GPU's way to other nodes is slow"),
+            ("efa-retransmit", faults_nccl.retransmits, ("count",), "EFA sends packets again"),
+        )
+    },
+    "gpu-dstate": Kind(
+        faults_nccl.dstate, faults_nccl.heal_dstate, ("where", "gpu"), "ranks sleep in the kernel, SIGKILL or not"
     ),
-    "nccl-hang": Kind(faults_hardware.hang, faults_hardware.heal_nccl, ("where",), "the node's ranks hang in NCCL"),
     "slurmd-kill": Kind(faults_real.slurmd_kill, faults_real.heal_slurmd, (), "slurmd dies, jobs live on"),
     "node-death": Kind(faults_real.node_death, faults_real.heal_node, (), "the node is gone, without a word"),
     "disk-full": Kind(faults_real.disk_full, faults_real.heal_disk, ("free_kb",), "no space left on the node's NVMe"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from slurm_ext.errors import UsageError
 from slurm_ext.lab import hardware
 from slurm_ext.lab.fault_site import Site
 
@@ -57,24 +56,6 @@ def heal_gpu(site: Site) -> str:
     hardware.write_state(site.root, {key: value for key, value in state.items() if not broken.fullmatch(key)})
     hardware.reboot(site.root)
     return "all GPUs are whole, as after a reboot (new boot id, fresh kernel log); slurmd ran on"
-
-
-def wrong_result(site: Site) -> str:
-    site.set(nccl__wrong_result="1")
-    return "its ranks flip a bit in what they send"
-
-
-def hang(site: Site) -> str:
-    where = str(site.options.get("where") or "allreduce")
-    if where not in ("init", "allreduce"):
-        raise UsageError(f"--where {where}: NCCL hangs in init or allreduce here", remedy="Choose one of them")
-    site.set(nccl__hang=where)
-    return f"its ranks never come back from {where}"
-
-
-def heal_nccl(site: Site) -> str:
-    site.set(nccl__wrong_result=None, nccl__hang=None)
-    return "NCCL works"
 
 
 def clock_unsync(site: Site) -> str:

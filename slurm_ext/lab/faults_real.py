@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 
 from slurm_ext import command
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
-from slurm_ext.lab import build, daemons, hardware, journal, mounts, network, process, s3, stale_mount
-from slurm_ext.lab.fault_site import Site
+from slurm_ext.lab import build, daemons, frozen, hardware, journal, mounts, network, process, s3, stale_mount
+from slurm_ext.lab.fault_site import Site, megabits
 from slurm_ext.lab.model import HARDWARE
 
-_RATE = re.compile(r"[1-9][0-9]{0,5}[kmg]bit")
 _CALL_S = 10.0
 _UP_S = 30.0
 
@@ -22,12 +20,10 @@ _FULL_KB = 128
 
 def slow_link(site: Site) -> str:
     rate = str(site.options.get("rate") or "100mbit").lower()
-    if not _RATE.fullmatch(rate):
-        raise UsageError(f"--rate {rate}: not a rate", remedy="Write it as tc does: 100mbit, 1gbit")
+    rate_mbit = megabits(rate)
     if site.state.mode != "netns":
-        megabits = max(1, int(float(rate[:-4]) * {"k": 0.001, "m": 1, "g": 1000}[rate[-4]]))
-        site.set(nccl__rate_mbit=str(megabits))
-        return f"no traffic shaping on loopback: only what the NCCL stand-in sends is held to {megabits} Mbit/s"
+        site.set(nccl__rate_mbit=str(rate_mbit))
+        return f"no traffic shaping on loopback: only what the NCCL stand-in sends is held to {rate_mbit} Mbit/s"
     shape = ["tc", "qdisc", "replace", "dev"]
     limit = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "100ms"]
     site.inside(*shape, network.NIC, *limit)
@@ -74,6 +70,7 @@ def heal_slurmd(site: Site) -> str:
 
 def node_death(site: Site) -> str:
     """The whole node is gone from one moment to the next."""
+    frozen.thaw(frozen.of_node(site.state.dir, site.node.name))  # a dead machine holds nobody in its kernel
     if site.state.mode != "netns":
         entry = f"{HARDWARE}={daemons.environment(site.state, site.node)[HARDWARE]}".encode()
         if process.kill([p.pid for p in process.trees(lambda _pid, entries: entry in entries)]):

@@ -29,6 +29,11 @@ _SIZE = 16 << 20
 _CALL_S = 30.0
 
 
+def of_node(directory: str, node: str) -> Path:
+    """Return where a lab mounts a node's."""
+    return Path(directory, "nodes", node, FOLDER)
+
+
 def make(folder: Path) -> Path:
     """Mount a file system of its own at `folder`, freeze it, and return the file to write to.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from slurm_ext.aws import catalogue
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import faults, hardware, journal
+from slurm_ext.lab import faults, frozen, hardware, journal
 from slurm_ext.lab.model import LabNode, State
 
 P5 = catalogue.CATALOGUE["p5.48xlarge"]
@@ -106,7 +107,19 @@ def test_another_xid_is_only_logged(state: State) -> None:
     [
         ("ecc", {"gpu": 1, "count": 3}, "gpu.1.ecc_uncorrected", "3"),
         ("gpu-lost", {"gpu": 7}, "gpu.7.lost", "1"),
-        ("nccl-wrong-result", {}, "nccl.wrong_result", "1"),
+        ("nccl-wrong-result", {}, "nccl.wrong_result", "send"),
+        ("nccl-wrong-result", {"how": "recv", "gpu": 2}, "gpu.2.nccl.wrong_result", "recv"),
+        ("nccl-abort-hang", {}, "nccl.hang", "allreduce,abort"),
+        ("nccl-hang", {"where": "allreduce:7", "gpu": 0}, "gpu.0.nccl.hang", "allreduce:7"),
+        ("nccl-crash", {"where": "init"}, "nccl.crash", "init"),
+        ("nccl-stop", {}, "nccl.stop", "allreduce"),
+        ("nccl-slow", {"delay_ms": 50}, "nccl.delay_ms", "50"),
+        ("nccl-late", {}, "nccl.join_delay_ms", "3000"),
+        ("nccl-absent", {"gpu": 1}, "gpu.1.nccl.absent", "1"),
+        ("nccl-socket", {}, "nccl.claims", "socket"),
+        ("nic-count", {}, "nccl.nics", "31"),
+        ("rail-slow", {"gpu": 3, "rate": "40mbit"}, "gpu.3.nccl.rate_mbit", "40"),
+        ("efa-retransmit", {}, "efa.retransmits_per_gb", "100000"),
         ("nccl-hang", {}, "nccl.hang", "allreduce"),
         ("nccl-hang", {"where": "init"}, "nccl.hang", "init"),
         ("slow-link", {"rate": "2gbit"}, "nccl.rate_mbit", "2000"),
@@ -120,6 +133,40 @@ def test_a_fault_sets_one_key_and_heal_takes_it_out(
     assert hardware.read_state(root) == {**whole, key: value}
     faults.undo(state, "n0", kind)
     assert hardware.read_state(root) == whole
+
+
+def test_healing_one_fault_leaves_another_of_the_same_kind_of_key(state: State) -> None:
+    root = root_of(state)
+    state, _ = faults.make(state, "n0", "slow-link", {"rate": "100mbit"})
+    state, _ = faults.make(state, "n0", "rail-slow", {"gpu": 1})
+    state, _ = faults.undo(state, "n0", "rail-slow")
+    assert hardware.read_state(root)["nccl.rate_mbit"] == "100"
+    assert "gpu.1.nccl.rate_mbit" not in hardware.read_state(root)
+
+
+def test_ranks_that_sleep_in_the_kernel_wake_when_healed(state: State) -> None:
+    root, whole = root_of(state), hardware.read_state(root_of(state))
+    folder = frozen.of_node(state.dir, "n0")
+    try:
+        state, _ = faults.make(state, "n0", "gpu-dstate", {"where": "context"})
+    except LackingError as exc:
+        pytest.skip(f"no D state here: {exc}")
+    try:
+        file = hardware.read_state(root)["cuda.dstate_file"]
+        assert file == str(folder / frozen.NAME)
+        with subprocess.Popen(["sh", "-c", f"echo x >>{file}"]) as writer:
+            with pytest.raises(subprocess.TimeoutExpired):
+                writer.wait(0.5)
+            writer.kill()
+            with pytest.raises(subprocess.TimeoutExpired):
+                writer.wait(0.5)
+            faults.undo(state, "n0", "gpu-dstate")
+            assert writer.wait(20) == -9
+        assert hardware.read_state(root) == whole
+        assert frozen.device(folder) == ""
+        assert not folder.with_suffix(".img").exists()
+    finally:
+        frozen.remove(folder)
 
 
 def test_the_clock_loses_its_time_source_and_finds_it_again(state: State) -> None:
@@ -139,7 +186,10 @@ def test_the_clock_loses_its_time_source_and_finds_it_again(state: State) -> Non
         ("n0", "ecc", {"gpu": 8}, "GPUs 0 to 7"),
         ("n0", "ecc", {"rate": "1gbit"}, "ecc knows no --rate"),
         ("n0", "slow-link", {"rate": "fast"}, "not a rate"),
-        ("n0", "nccl-hang", {"where": "destroy"}, "init or allreduce"),
+        ("n0", "nccl-hang", {"where": "destroy"}, "not a place in NCCL"),
+        ("n0", "nccl-crash", {"where": "allreduce:0"}, "not a place in NCCL"),
+        ("n0", "nccl-wrong-result", {"how": "both"}, "sent or received"),
+        ("n0", "rail-slow", {"rate": "slow"}, "not a rate"),
         ("n0", "fire", {}, "no fault 'fire'"),
     ],
 )
