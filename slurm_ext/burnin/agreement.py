@@ -7,7 +7,6 @@ there to find, must show as a wrong result and not as a hang.
 
 from __future__ import annotations
 
-import statistics
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +23,13 @@ WARM_LEAST, WARM_MOST = 2, 32
 
 #: Sustained traffic is cut into about so many batches; fewer all-reduces than FEW are queued without a vote.
 BATCHES, BATCH_MOST, FEW = 24, 128, 6
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle of one value or more. The module `statistics` takes longer to import than a round of pairs."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class Agreed(NamedTuple):
@@ -93,5 +99,5 @@ def drift(medians: Sequence[float]) -> float:
     quarter = len(medians) // 4
     if quarter < 2:
         return 1.0
-    first = statistics.median(medians[:quarter])
-    return statistics.median(medians[-quarter:]) / first if first > 0 else 1.0
+    first = median(medians[:quarter])
+    return median(medians[-quarter:]) / first if first > 0 else 1.0

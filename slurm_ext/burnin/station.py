@@ -191,7 +191,8 @@ class Station:
         ranks = [self._reports[gpu]._asdict() for gpu in range(self._gpus)]
         facts = dict(self._facts(number)) if all(r.state == OK for r in self._reports.values()) else {}
         if facts:
-            facts |= {"sent_bytes": self._sent_bytes(), "mnnvl": self._mnnvl}
+            drift = max(r.drift for r in self._reports.values())
+            facts |= {"sent_bytes": self._sent_bytes(), "mnnvl": self._mnnvl, "drift": drift}
         self._send({"t": "report", "round": number, "ranks": ranks, "facts": facts})
 
     def _sent_bytes(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -115,7 +114,7 @@ class Traffic:
         budget_s = min(WARM_S, max(WARM_LEAST_S, WARM_SHARE * sustain_s))
         count, spent_us, medians = agreement.WARM_LEAST, 0.0, []
         for _ in range(agreement.WARM_MAX_BATCHES):
-            medians.append(statistics.median(self._timed(count)))
+            medians.append(agreement.median(self._timed(count)))
             agreed = self._agree(agreement.steady(medians), medians[-1] * 1e3)
             spent_us += count * agreed.mean_us
             if agreed.votes >= self._ranks or spent_us >= budget_s * 1e6:
@@ -137,7 +136,7 @@ class Traffic:
         self._cuda.clear(self._receive, self._size)
         if cut.batches:
             times_ms = self._timed(cut.batch)
-            found = Sustained(statistics.median(times_ms), len(times_ms))
+            found = Sustained(agreement.median(times_ms), len(times_ms))
         else:
             found = self._back_to_back(seconds, cut.batch, agreed.mean_us * cut.batch)
         self.check("u32", 2)
@@ -229,11 +228,11 @@ class Traffic:
         while last is None or len(medians) <= last:
             number = len(medians)
             *around, vote = slots[number % _DEPTH]
-            medians.append(statistics.median(self._await(around)))
+            medians.append(agreement.median(self._await(around)))
             agreed = self._read_vote(number % _DEPTH, vote)
             if last is None:
                 if agreement.enough(number, agreed.mean_us, seconds, batch_us):
                     last = number + 1
                 else:
                     queue(number + _DEPTH)
-        return Sustained(statistics.median(medians), batch * len(medians), agreement.drift(medians))
+        return Sustained(agreement.median(medians), batch * len(medians), agreement.drift(medians))

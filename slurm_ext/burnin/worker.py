@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import select
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from slurm_ext.burnin.agreement import median
 from slurm_ext.burnin.cuda import ENVIRONMENT_CODES, Cuda, CudaError
 from slurm_ext.burnin.model import ENVIRONMENT, ERROR, HANG, LOCAL, OK, REMOTE, SLOW, WRONG
 from slurm_ext.burnin.nccl import Nccl, NcclError
@@ -227,7 +227,7 @@ class Worker:
         traffic.verify(connected)
         traffic.warm_up(sustain_s)
         times_ms = traffic.measure(int(order["iterations"]))
-        median_ms = statistics.median(times_ms)
+        median_ms = median(times_ms)
         sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
         self.phase("done")
         nccl.finalize()
