@@ -14,7 +14,7 @@ _COLOURS = {"good": _GREEN, "fair": _YELLOW, "low": _YELLOW, "unjudged": _GREY, 
 
 
 def to_text(picture: Picture, *, width: int = 80, colours: bool = False) -> list[str]:
-    """Return the lines of the picture, at most `width` columns each; empty where there is nothing to show."""
+    """Return the lines of the picture, at most `width` columns each (60 at the least); empty where there is nothing to show."""
     if not picture.rows:
         return []
     room = max(8, width - _COUNT - 2)

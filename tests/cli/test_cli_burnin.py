@@ -1,0 +1,171 @@
+"""`fmslurm burnin history|thresholds|run` on real files; what of `run` needs a Slurm is tried in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_ext.burnin import history, history_line
+from slurm_ext.burnin.model import BurninJob, Outcome
+from slurm_ext.cli.main import main
+from slurm_ext.verdict import FAIL, PASS, Verdict
+
+
+class Site:
+    """A site with a share and a node's own state, without a Slurm."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.share, self.state, self.config = folder / "share", folder / "state", folder / "fmslurm.yaml"
+        self.share.mkdir()
+        self.burnin: dict[str, Any] = {}
+        monkeypatch.setenv("FMSLURM_CONFIG", str(self.config))
+        monkeypatch.setenv("SLURMD_NODENAME", "here")
+        self.write()
+
+    def write(self, **burnin: Any) -> None:
+        site = {"type": "plain", "share": str(self.share), "state_dir": str(self.state), "instance_type": "p5.48xlarge"}
+        self.config.write_text(json.dumps({"site": site, "burnin": burnin}))
+        self.config.chmod(0o644)
+
+    def record(self, job: str, nodes: list[str], busbw: float, *, ago_s: float = 0.0, culprit: str = "") -> None:
+        rounds = [
+            {
+                "kind": "all",
+                "groups": [
+                    {"nodes": nodes, "outcome": "slow" if culprit else "ok", "busbw_gbs": busbw, "evidence": []}
+                ],
+            }
+        ]
+        verdict = Verdict(
+            FAIL if culprit else PASS, (), "right results", "burnin.culprit" if culprit else "burnin.all-nodes"
+        )
+        outcome = Outcome(verdict, (culprit,) if culprit else (), busbw, 8, 9.0, {"rounds": rounds, "suspects": []})
+        for node in nodes:
+            made = history_line.line_of(
+                BurninJob("c", job, 0, tuple(nodes), node, 8, "p5.48xlarge"),
+                outcome,
+                now=time.time() - ago_s,
+                message_bytes=1 << 30,
+            )
+            assert history.append_shared(str(self.share), node, made)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(["burnin", *arguments]) == code
+    return capsys.readouterr().out
+
+
+def test_without_history_it_says_so(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["burnin"]) == 0
+    assert "no burn-in has been recorded yet" in capsys.readouterr().err
+    assert json.loads(said(capsys, "history", "--json"))["burnins"] == []
+
+
+def test_history_is_that_of_all_nodes_and_drawn(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site.record("7", ["n0", "n1", "n2"], 350.0, ago_s=7200)
+    site.record("8", ["n0", "n1", "n2"], 90.0, ago_s=60, culprit="n2")
+    text = said(capsys, "history").splitlines()
+    assert text[0].split() == ["MAP", "TIME", "JOB", "NODES", "VERDICT", "BUSBW_GBS", "CULPRITS", "REASON"]
+    assert [one.split()[2:5] for one in text[1:3]] == [["c/7-0", "3", "pass"], ["c/8-0", "3", "fail"]]
+    assert any(one.split() == ["n2", "1", "=X"] for one in text), text
+    assert any(one.split() == ["n[0-1]", "2", "=S"] for one in text), text
+    data = json.loads(said(capsys, "history", "--json"))
+    assert [one["job"] for one in data["burnins"]] == ["c/7-0", "c/8-0"]
+    assert data["burnins"][0]["nodes"] == ["n0", "n1", "n2"]
+    assert {row["nodes"]: row["cells"] for row in data["map"]["rows"]} == {"n2": "=X", "n[0-1]": "=S"}
+    files = [tmp_path / "map.svg", tmp_path / "map.html"]
+    said(capsys, "history", "--svg", str(files[0]), "--html", str(files[1]))
+    assert all(
+        "n2" in "".join(ET.fromstring(f.read_text().removeprefix("<!DOCTYPE html>\n")).itertext()) for f in files
+    )
+
+
+def test_history_is_narrowed_by_node_time_and_number(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.record("7", ["n0", "n1"], 350.0, ago_s=7200)
+    site.record("8", ["n2", "n3"], 350.0, ago_s=60)
+
+    def jobs(*arguments: str) -> list[str]:
+        return [one["job"] for one in json.loads(said(capsys, "history", "--json", *arguments))["burnins"]]
+
+    assert jobs() == ["c/7-0", "c/8-0"]
+    assert jobs("--node", "n[1,9]") == ["c/7-0"]
+    assert jobs("--since", "1h") == ["c/8-0"]
+    assert jobs("--last", "1") == ["c/8-0"]
+    assert len(said(capsys, "history", "--noheader").splitlines()) == 2, "for scripts: rows alone"
+    for wrong in (["--since", "yesterday"], ["--node", "n[3-"]):
+        assert main(["burnin", "history", *wrong]) == 2
+    assert main(["burnin", "history", "--html", "/no/such/folder/x.html"]) == 2
+
+
+def test_a_node_without_a_share_knows_its_own(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(Verdict(PASS, (), "right", "burnin.all-nodes"), (), 350.0, 8, 9.0, {})
+    job = BurninJob("c", "5", 0, ("here",), "here", 8, "p5.48xlarge")
+    history.append(str(site.state), history_line.line_of(job, outcome, now=time.time(), message_bytes=1 << 30))
+    site.share.rmdir()
+    assert "c/5-0" in said(capsys, "history")
+
+
+def test_thresholds_are_the_tables_until_the_site_has_its_own(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "thresholds")
+    assert "the site set no floors of its own" in text
+    assert "310" in text
+    assert "awslabs/awsome-distributed-training" in text
+    assert "p6-b200" not in text, "of this site's type alone"
+    assert "p6-b200" in said(capsys, "thresholds", "--type", "p6-b200.48xlarge")
+    data = json.loads(said(capsys, "thresholds", "--json"))
+    assert {row["nodes_min"]: row["used"] for row in data["table"]} == {1: True, 2: True, 3: True, 65: True}
+    site.write(floor_busbw_gbs=300, pair_floor_busbw_gbs=350)
+    assert "the site's floors: 300 from three nodes on, 350 for two" in said(capsys, "thresholds")
+    assert not any(row["used"] for row in json.loads(said(capsys, "thresholds", "--json"))["table"])
+    site.write(message_bytes=4 << 20)
+    assert "no floors" in said(capsys, "thresholds")
+
+
+def test_thresholds_count_the_fleet_and_say_what_would_be_flagged(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(20):
+        site.record(str(number), [f"a{number}", f"b{number}", f"c{number}"], 350.0, ago_s=3600 + number)
+    assert json.loads(said(capsys, "thresholds", "--json"))["flagged"] == []
+    site.record("77", ["x0", "x1", "x2"], 250.0)
+    data = json.loads(said(capsys, "thresholds", "--json"))
+    assert [(one["bucket"], one["runs"], one["sets"], one["median_gbs"]) for one in data["fleet"]] == [
+        ("3-4", 21, 21, 350.0)
+    ]
+    assert data["fleet"][0]["flag_below_gbs"] == pytest.approx(297.5)
+    assert [(one["nodes"], one["busbw_gbs"]) for one in data["flagged"]] == [(["x0", "x1", "x2"], 250.0)]
+    assert "would be flagged" in said(capsys, "thresholds")
+    site.write(relative_percent=0)
+    assert "relative_percent is 0" in said(capsys, "thresholds")
+    assert json.loads(said(capsys, "thresholds", "--json"))["flagged"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["n0", "-w", "n1"],
+        ["n0", "--in-job"],
+        ["n[0-"],
+        ["n0;reboot"],
+        ["$(reboot)"],
+        ["n[0-99999999]"],
+        ["(null)"],
+        ["-w", " "],
+    ],
+)
+def test_what_is_no_list_of_nodes_is_a_usage_error(
+    site: Site, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["burnin", "run", *arguments]) == 2
+    assert capsys.readouterr().err
