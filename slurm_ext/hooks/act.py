@@ -29,7 +29,7 @@ OVER = "not brought back, since it is"
 
 
 class Done(NamedTuple):
-    """What became of an act, and in words why. `suppressed`: breaker or ledger said no."""
+    """What became of an act, and in words why. `suppressed`: it was decided not to (breaker, ledger, a limit), not failed."""
 
     done: bool
     reason: str
@@ -76,8 +76,8 @@ def drain(
 def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str = "gate", policy: str = "") -> Done:
     """Send the job back to the queue: held where a controller will release it, else requeued plainly, within a limit.
 
-    `policy` (pass or hold) holds when that limit is used up. Not done, and not suppressed, means that the job may run.
-    A job that was cancelled meanwhile counts as stopped and is not brought back.
+    `policy` (pass or hold) holds when that limit is used up. Not done means that the job may run: by that policy where it is
+    suppressed, else because Slurm could not be asked. A job that was cancelled meanwhile counts as stopped and is not brought back.
     """
     if over := ended(settings, job):
         return Done(True, f"{OVER} {over}")
@@ -96,7 +96,7 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
         )
     except FmslurmError as exc:
         return Done(False, str(exc))
-    return Done(outcome.done, outcome.reason)
+    return Done(outcome.done, outcome.reason, suppressed=outcome.result == "passed")
 
 
 def ended(settings: Settings, job: HookJob) -> str:
@@ -107,6 +107,15 @@ def ended(settings: Settings, job: HookJob) -> str:
         return ""
     found = next((one for one in jobs if one.job_id == job.job_id), None)
     return found.state if found is not None and found.restarts == job.restarts and found.state in ENDED else ""
+
+
+def time_limit_min(settings: Settings, job: HookJob) -> int | None:
+    """Return the job's time limit (minutes), -1 where it has none; None where Slurm does not say."""
+    try:
+        jobs = connect(settings, timeout_s=SLURM_S).jobs([job.job_id])
+    except FmslurmError:
+        return None
+    return next((one.time_limit_min for one in jobs if one.job_id == job.job_id), None)
 
 
 def requeue(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str) -> Done:

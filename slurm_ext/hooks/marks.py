@@ -57,10 +57,11 @@ def tell_partners(
     shared.decide_once(path, {**mark, "policy": policy, "suspects": list(suspects)})
 
 
-def let_go(share: str, job: HookJob, reason: str) -> None:
-    """Say that this attempt goes on although its burn-in did not pass, so that nobody else stops it."""
+def let_go(share: str, job: HookJob, reason: str) -> bool:
+    """Say that this attempt goes on without a burn-in that passed, so that nobody waits for it or stops it; say if it is said."""
     path = shared.attempt_path(share, job.attempt, SETTLED_FILE)
-    shared.decide_once(path, {"schema": 1, "node": job.node, "time": time.time(), "reason": reason})
+    mark = {"schema": 1, "node": job.node, "time": time.time(), "reason": reason}
+    return shared.decide_once(path, mark) is not None
 
 
 def word(share: str, job: HookJob) -> Word | None:
@@ -72,9 +73,3 @@ def word(share: str, job: HookJob) -> Word | None:
             if found:
                 return Word(name == shared.STOPPED_FILE, str(found.get("node")), str(found.get("reason")))
     return None
-
-
-def stopped(share: str, job: HookJob) -> str:
-    """Return which node ended this attempt and why, or nothing."""
-    found = shared.read_json(shared.attempt_path(share, job.attempt, shared.STOPPED_FILE), timeout_s=1.0)
-    return f"{found.get('node')}: {found.get('reason')}" if found else ""

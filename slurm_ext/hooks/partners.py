@@ -16,6 +16,7 @@ from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import read_trusted
 from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.hooks.marks import Word
 from slurm_ext.verdict import UNKNOWN
 
 #: How often (seconds) a waiting hook looks whether the attempt has ended elsewhere.
@@ -23,6 +24,9 @@ LOOK_EVERY_S = 0.5
 
 #: A burn-in that is over sooner (seconds) is over before anybody could ask what it does.
 QUIET_S = 1.0
+
+#: The rule of a burn-in that was left, since the attempt was decided elsewhere.
+ENDED = "burnin.ended-elsewhere"
 
 
 class Asked(NamedTuple):
@@ -33,8 +37,8 @@ class Asked(NamedTuple):
     reusable: bool = False
 
 
-def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tuple[Outcome, str]:
-    """Run the burn-in with the job's other nodes; return what it showed, and who ended the attempt meanwhile, if anybody.
+def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tuple[Outcome, Word | None]:
+    """Run the burn-in with the job's other nodes; return what it showed, and what was said of the attempt meanwhile, if anything.
 
     The room's own call runs in a child, so that this process can go when a partner's gate has convicted it: an innocent
     node must never wait for one that will not come.
@@ -60,21 +64,27 @@ def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tup
                     break
                 answer += chunk
                 continue
-            if ended := marks.stopped(share, job):
-                return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
+            if said := marks.word(share, job):
+                return _left(said)
             if time.monotonic() - started > QUIET_S:
                 teller.tell()
         outcome = _parse(bytes(answer), time.monotonic() - started)
         # A partner that saw the mark first has gone, and that looks like a loss: nothing is made of a job that is over.
-        if outcome.verdict.verdict == UNKNOWN and (ended := marks.stopped(share, job)):
-            return unknown("burnin.ended-elsewhere", f"this attempt has ended: {ended}"), ended
-        if outcome.verdict.rule == "burnin.ended-elsewhere":
-            return outcome, outcome.verdict.reason
-        return outcome, ""
+        if outcome.verdict.verdict == UNKNOWN and (said := marks.word(share, job)):
+            return _left(said)
+        if outcome.verdict.rule == ENDED:
+            return outcome, Word(True, "a partner", outcome.verdict.reason)
+        return outcome, None
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)  # killed and not in the kernel's hands: it only waited for messages
+
+
+def _left(said: Word) -> tuple[Outcome, Word]:
+    """Return what a hook makes of a burn-in that it leaves for what was said of the attempt."""
+    what = "has ended" if said.ends else "goes on without it"
+    return unknown(ENDED, f"this attempt {what}: {said.by}: {said.reason}"), said
 
 
 def _ask(job: HookJob, settings: Settings, asked: Asked, deadline_s: float, writer: int) -> None:

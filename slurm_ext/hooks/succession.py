@@ -40,7 +40,8 @@ def stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) ->
 
     done = act.stop_job(settings, job, reason=plan.reason, rule=plan.rule, room=room, policy=plan.used_up)
     if not done.done:
-        marks.let_go(share, job, f"not stopped: {done.reason}")
+        if done.suppressed:  # where Slurm did not answer here, it may answer the next
+            marks.let_go(share, job, f"not stopped: {done.reason}")
         return True, f"passed, since it was not stopped: {done.reason}"
     marks.tell_partners(share, job, plan.reason, rule=plan.rule, policy=plan.policy, suspects=plan.suspects)
     return False, f"job {done.reason}" if done.reason.startswith(act.OVER) else "job sent back"
@@ -76,9 +77,10 @@ def stand_in(job: HookJob, settings: Settings, share: str, found: Verdict, culpr
         act.drain(settings, job, node, decide.finding_about(found, node), room="burnin")
     reason = f"{', '.join(silent)} convicted and silent: {found.reason}"
     done = act.requeue(settings, job, reason=reason, rule=found.rule, room="burnin")
-    marks.tell_partners(share, job, reason, rule=found.rule, policy="requeue", suspects=silent)
-    for node in silent:
-        marks.say_acted(share, job, node, "drained by another")
+    if done.done:  # where Slurm did not answer here, it may answer the next
+        marks.tell_partners(share, job, reason, rule=found.rule, policy="requeue", suspects=silent)
+        for node in silent:
+            marks.say_acted(share, job, node, "drained by another")
     return f"acted for {', '.join(silent)}: {done.reason}"
 
 

@@ -54,22 +54,20 @@ def burnin(
         old, earlier = passes.standing(*passes.read(run_dir), now, job.nodes, strict=strict, reuse_s=reuse_s)
         wanted, why = decide.burnin_wanted(job, settings, mode=mode, gpus_on_node=gpus, reusable=old is not None)
         why = why if wanted else earlier
+    if wanted and (short := _short(job, settings, share)):
+        wanted, why = False, short
     if not wanted:
-        if mode == "off":
-            return None
-        return Together(
-            Plan(PASS_ON, look.verdict.reason, look.verdict.rule),
-            f"no burn-in: {why}",
-            {"burnin": {"skipped": why}},
-            tested=False,
-        )
+        return None if mode == "off" else _skipped(look, why)
     from slurm_ext.burnin.model import outcome_to_json
     from slurm_ext.hooks import partners, words
 
     asked = partners.Asked(look.facts.instance_type, strict=strict, reusable=old is not None)
-    outcome, ended = partners.burnin(job, settings, share=share, asked=asked)
-    if ended:
-        return Together(Plan(PASS_ON, outcome.verdict.reason, outcome.verdict.rule), f"burn-in: {ended}", {})
+    outcome, said = partners.burnin(job, settings, share=share, asked=asked)
+    if said is not None and not said.ends:
+        return _skipped(look, f"{said.by}: {said.reason}")
+    if said is not None:
+        verdict = outcome.verdict
+        return Together(Plan(PASS_ON, verdict.reason, verdict.rule), f"burn-in: {said.by}: {said.reason}", {})
     plan = decide.on_burnin(outcome.verdict, outcome.culprits, settings, job, mode=mode, measured=outcome.measured)
     data = {"burnin": {**outcome_to_json(outcome), "strict": strict}}
     absent = decide.names_of(outcome.measured, "absent", job.nodes)
@@ -80,8 +78,8 @@ def burnin(
     elif outcome.verdict.verdict == FAIL and (not outcome.culprits or job.node in outcome.culprits):
         passes.forget(run_dir, boot_id=look.facts.boot_id, why=f"{job.attempt} failed its burn-in")
     if mode == "enforce":
-        if said := _act_for_others(job, settings, share, outcome.verdict, outcome.culprits, outcome.measured):
-            data["burnin"]["stood_in"] = said
+        if done := _act_for_others(job, settings, share, outcome.verdict, outcome.culprits, outcome.measured):
+            data["burnin"]["stood_in"] = done
         if plan.act == PASS_ON and plan.policy == PASS_ON:
             from slurm_ext.hooks import marks
 
@@ -89,6 +87,28 @@ def burnin(
     line = words.burnin_line(job, settings, outcome, plan, earlier=earlier_words(old, now))
     proven = partners.environment(job, settings) if outcome.verdict.verdict == PASS else None
     return Together(plan, line, data, proven)
+
+
+def _skipped(look: local.Look, why: str) -> Together:
+    plan = Plan(PASS_ON, look.verdict.reason, look.verdict.rule)
+    return Together(plan, f"no burn-in: {why}", {"burnin": {"skipped": why}}, tested=False)
+
+
+def _short(job: HookJob, settings: Settings, share: str) -> str:
+    """Return why a job's time limit is too short where its environment does not tell it (22.05.8); empty where it is not.
+
+    One node asks Slurm, for all: the others leave the burn-in when it says so. What cannot be asked, or said, is not short.
+    """
+    least = settings.burnin.min_time_limit_min
+    if job.end_s is not None or least <= 0 or job.node != job.nodes[0]:
+        return ""
+    from slurm_ext.hooks import act, marks
+
+    limit = act.time_limit_min(settings, job)
+    if limit is None or limit < 0 or limit >= least:
+        return ""
+    why = f"a time limit of {limit} min is below burnin.min_time_limit_min"
+    return why if len(job.nodes) == 1 or marks.let_go(share, job, why) else ""
 
 
 def earlier_words(old: passes.Pass | None, now: passes.Now) -> str:
