@@ -71,6 +71,10 @@ def findings(log: Log, facts: Mapping[str, Mapping[str, Any]], nodes: Sequence[s
             found.append(Judged(Finding("mnnvl-fabric-state", f"node:{name}", "drain", (word,)), FAIL))
     if found:
         return found
+    for name, processes in by_node.items():
+        if any(p.mnnvl_degraded for p in processes):
+            word = "the fabric reports less bandwidth than it should have"
+            found.append(Judged(Finding("mnnvl-degraded", f"node:{name}", "warn", (word,)), WARN))
     domains = {p.fabric[:2] for p in log.processes if p.fabric}
     if len(domains) > 1:
         word = f"the nodes lie in {len(domains)} NVLink domains or cliques: between these EFA carries the data"

@@ -68,6 +68,7 @@ class Process(NamedTuple):
     mnnvl: bool | None = None  # NVLink between nodes is used
     mnnvl_count: int = 0  # channels over it
     fabric: tuple[str, str, str] | None = None  # UUID and clique of the NVLink domain, and its state
+    mnnvl_degraded: bool = False  # the fabric says that it has less bandwidth than it should
     mnnvl_broken: bool = False  # NCCL says that it is there and does not work
     gdr_word: bool | None = None
     socket_line: bool = False
@@ -156,6 +157,8 @@ def _take(facts: dict[str, Any], text: str) -> None:
         facts["no_plugin"] = True
     elif match := _FABRIC.search(text):
         facts["fabric"] = match.groups()
+    elif "fabric health reports DEGRADED_BANDWIDTH" in text:
+        facts["mnnvl_degraded"] = True
     elif match := _NVLS.search(text):
         facts["nvls"] = not match.group(1) and facts.get("nvls", True)
     elif match := _CONNECTED.search(text):
@@ -163,7 +166,7 @@ def _take(facts: dict[str, Any], text: str) -> None:
     elif "NET/Socket" in text and "Using" in text:
         facts["socket_line"] = True
     elif match := _ENVIRONMENT.search(text):
-        facts.setdefault("environment", {})[match.group(1)] = match.group(2)
+        facts.setdefault("environment", {})[match.group(1)] = match.group(2).rstrip(".")  # numbers end in a full stop
     elif match := _VERSION.search(text):
         facts["version"] = match.group(1)
     elif _NVLS_FAILED.search(text):  # before the next: its words have a CUDA error of their own
@@ -217,7 +220,7 @@ def _warning(facts: dict[str, Any], text: str) -> None:
         facts["duplicate_gpu"] = True
     if "MNNVL" in text and ("not supported" in text or "not working" in text):
         facts["mnnvl_broken"] = True
-    if "Mismatched NCCL version" in text:
+    if "Mismatched NCCL" in text:  # version, or since 2.32 the fingerprint of the build
         facts["mismatch"] = True
     if "No eligible providers" in text:
         facts["no_provider"] = True

@@ -131,13 +131,13 @@ def _duplicate(log: Log) -> list[Judged]:
 
 def _unmet(log: Log) -> list[Judged]:
     word = "the network that NCCL_NET names cannot be initialised, and nothing fell back to TCP"
-    why = (
-        (lambda p: p.no_provider, "the plugin found no EFA device"),
-        (lambda p: p.plugin_failed, "the plugin could not start"),
-        (lambda p: p.no_plugin, "no plugin was found"),
-    )
-    said = next((text for test, text in why if any(test(p) for p in log.processes if p.net_unmet)), "")
-    word = f"{word}; {said}" if said else word
+    stuck = [p for p in log.processes if p.net_unmet]
+    if any(p.no_provider for p in stuck):
+        word = f"{word}; the plugin found no EFA device"
+    elif any(p.plugin_failed for p in stuck):
+        word = f"{word}; the plugin could not start"
+    elif any(p.no_plugin for p in stuck):
+        word = f"{word}; no plugin was found"
     return [_fail("nccl-net-unmet", target, word) for target in _targets(log, lambda p: p.net_unmet)]
 
 
