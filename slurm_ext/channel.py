@@ -19,6 +19,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import selectors
 import socket
 import time
@@ -88,7 +89,7 @@ class Hub:
         self._allowed = frozenset(peers)
         self._addresses = dict(addresses or {})
         self._introduction: tuple[float, str, bytes] = (0.0, "", b"")
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.EpollSelector()
         self._listener: socket.socket | None = None
         self._connections: set[_Connection] = set()
         self._unproven: dict[_Connection, None] = {}  # oldest first
@@ -101,6 +102,7 @@ class Hub:
 
     def listen(self, address: str, port: int) -> int:
         """Listen on one address and return the port. OSError where it is taken, LackingError where we cannot prove ourselves."""
+        _make_room(2 * len(self._allowed) + STRANGERS_MAX)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -144,6 +146,10 @@ class Hub:
         """Close what is, or is about to be, a connection with a peer; there will be no `down` for it."""
         for connection in [c for c in self._connections if peer in (c.peer, "" if c.server else c.claimed)]:
             self._drop(connection, "forgotten", tell=False)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `poll` has something to do, for who turns several hubs."""
+        return self._selector.fileno()
 
     def register(self, descriptor: int, data: object) -> None:
         """Watch a file of the caller's for reading; poll answers `ready` with `data`."""
@@ -228,7 +234,6 @@ class Hub:
                 self._drop(next(iter(most)), "too many strangers")
             connection = self._adopt(sock, server=True, peer="", address=str(where[0]))
             self._strangers.setdefault(connection.address, {})[connection] = None
-            self._flush(connection)
 
     def _expire(self, now: float) -> None:
         while self._unproven and now - (oldest := next(iter(self._unproven))).opened > HANDSHAKE_S:
@@ -342,7 +347,7 @@ class Hub:
     @staticmethod
     def _body(content: bytes) -> dict[str, object]:
         try:
-            body = json.loads(content)
+            body = json.loads(content.decode())
         except (ValueError, RecursionError) as exc:
             raise AuthenticationError("sends no JSON") from exc
         if not isinstance(body, dict):
@@ -398,3 +403,12 @@ class Hub:
         if older is not None:
             self._drop(older, "replaced")
         self._events.append(Event("up", sender))
+
+
+def _make_room(sockets: int) -> None:
+    """Let this process open so many sockets beside what it has, as far as it may: the usual limit is 1,024 files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(sockets + 512, hard if hard != resource.RLIM_INFINITY else 1 << 20)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -2,7 +2,7 @@
 
     greeting   `fmslurm METHOD [KEY ...]` and a newline, at most GREETING_MAX bytes: how the sender proves who it is, and the
                short names of the keys it holds. Only a hint, to find a common key and to name a mismatch
-    TLS 1.3    as `slurm_ext.credential` sets it up; begun by the client once it has the server's greeting
+    TLS 1.3    as `slurm_ext.credential` sets it up; a client that holds two keys waits for the server's greeting to choose one
     frames     4 bytes of length, big-endian, and so many bytes
 
 Bytes go in by `feed`, come out in `outbox`; nothing here waits, and whatever came in, only AuthenticationError comes out.
@@ -10,9 +10,11 @@ Bytes go in by `feed`, come out in `outbox`; nothing here waits, and whatever ca
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 import struct
+from collections.abc import Collection
 
 from slurm_ext.credential import AuthenticationError, Authenticator
 from slurm_ext.credential_tls import fingerprint
@@ -39,22 +41,29 @@ class Wire:
         self.ready = False
         self.binding = ""
         self.seen = 0
-        self.outbox = bytearray(b"fmslurm %s\n" % " ".join((authenticator.name, *authenticator.ids())).encode())
+        self._greeted = False
+        self._hello = b"fmslurm %s\n" % " ".join((authenticator.name, *authenticator.ids())).encode()
+        self.outbox = bytearray()
+        if not server:
+            self.outbox += self._hello
+            if len(authenticator.ids()) <= 1:
+                self._begin(authenticator.ids())
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the other side. Raise AuthenticationError where they are not what an honest one sends."""
         self.seen += len(data)
-        if self._tls is None:
+        if not self._greeted:
             self._greeting += data
             data = self._greet()
-            if self._tls is None:
+            if not data:
                 return
+        assert self._tls is not None
         self._incoming.write(data)
         try:
             if not self.ready:
                 self._shake_hands()
-            while self.ready and (chunk := self._tls.read(_CHUNK)):
-                self._inbox += chunk
+            while self.ready and (self._incoming.pending or self._tls.pending()):
+                self._inbox += self._tls.read(_CHUNK)
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as exc:
@@ -85,7 +94,7 @@ class Wire:
         self.outbox += self._outgoing.read()
 
     def _greet(self) -> bytes:
-        """Look at the greeting; once it is whole begin TLS, and return the bytes behind it."""
+        """Look at the greeting; once it is whole answer it, begin TLS, and return the bytes behind it."""
         head = bytes(self._greeting[:GREETING_MAX])
         end = head.find(b"\n")
         if end < 0 and len(self._greeting) < GREETING_MAX and head.startswith(b"fmslurm "[: len(head)]):
@@ -93,6 +102,9 @@ class Wire:
         found = _GREETING.fullmatch(head[: end + 1])
         if found is None:
             raise AuthenticationError("does not speak our language")
+        self._greeted = True
+        if self._server:
+            self.outbox += self._hello
         method = found[1].decode()
         if method != self._auth.name:
             raise AuthenticationError(
@@ -100,12 +112,21 @@ class Wire:
                 remedy="Let munge run on both nodes, or on neither",
                 reason="method",
             )
-        side = self._auth.side(server=self._server, theirs=found[2].decode().split())
-        self._certificate = side.certificate
-        self._tls = side.context.wrap_bio(self._incoming, self._outgoing, server_side=self._server)
+        self._begin(found[2].decode().split())
         rest = bytes(self._greeting[end + 1 :])
         self._greeting.clear()
         return rest
+
+    def _begin(self, theirs: Collection[str]) -> None:
+        """Set up TLS with somebody who holds these keys; a client says its first word."""
+        side = self._auth.side(server=self._server, theirs=theirs)
+        if self._tls is None:
+            self._certificate = side.certificate
+            self._tls = side.context.wrap_bio(self._incoming, self._outgoing, server_side=self._server)
+            if not self._server:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    self._tls.do_handshake()
+                self.outbox += self._outgoing.read()
 
     def _shake_hands(self) -> None:
         assert self._tls is not None
