@@ -43,9 +43,6 @@ def _harmless(name: str, culprit: str, keys: Mapping[str, object], **more: objec
 #: A link that is slow enough looks stuck in the rounds of pairs, which are shorter; and who hangs after some all-reduces looks
 #: slow, since what the ranks did is measured, and not how long it would go on.
 _SLOW = ("burnin.slow", "burnin.hang")
-    "burnin.slow",
-    "burnin.hang",
-)  # a link that is slow enough looks stuck in the rounds of pairs, which are shorter
 
 KINDS: tuple[FaultKind, ...] = (
     FaultKind("delay", "n2", {"nccl.delay_ms": 500}, _SLOW),
