@@ -98,6 +98,7 @@ def worker_environment(site: Site, burnin: Burnin, *, node: str, address: str, l
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_MODULE_LOADING": "LAZY",
         "NCCL_CONF_FILE": "/dev/null",
+        "NCCL_ENV_PLUGIN": "none",  # since 2.29 a library that would answer in the place of the environment
         "NCCL_RAS_ENABLE": "0",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING",
