@@ -13,11 +13,13 @@ import os
 import resource
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_ext.burnin.seclusion import configuration_files, hide
 from slurm_ext.burnin.worker import Worker, WorkerPlan
 
 #: How long killed workers may take to end before they count as left behind.
@@ -85,6 +87,8 @@ class Pool:
             # The agent caps its own memory; CUDA reserves address space far beyond any such cap.
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            if left := hide(configuration_files()):
+                print(f"NCCL's settings in {', '.join(left)} cannot be hidden and count here", file=sys.stderr)  # noqa: T201
             os.environ.clear()
             os.environ.update(self._environment)
             os.environ.update(self._more)
