@@ -242,6 +242,33 @@ def test_an_agent_that_was_stopped_with_the_lock_holds_nobody(tmp_path: Path) ->
     assert [one["job"] for one in history.read_local(str(tmp_path))] == ["c/1-0", "c/2-0"]
 
 
+_FULL = textwrap.dedent(
+    """
+    import resource, signal, sys
+    sys.path.insert(0, sys.argv[1])
+    from slurm_ext.burnin import history
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    history.append(sys.argv[2], {"job": "1", "time": 1.0, "pad": "x" * 600})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    try:
+        history.append(sys.argv[2], {"job": "2", "time": 1.0, "pad": "x" * 600})
+    except OSError as exc:
+        print(type(exc).__name__)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    history.append(sys.argv[2], {"job": "3", "time": 1.0})
+    """
+)
+
+
+def test_a_line_that_found_no_room_is_an_error_and_costs_no_other(tmp_path: Path) -> None:
+    """The file system takes half of a line, as a full disk does."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL, ROOT, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "OSError\n", "")
+    assert [one["job"] for one in history.read_local(str(tmp_path))] == ["1", "3"]
+
+
 # -- the share --------------------------------------------------------------------------------------------------------
 
 

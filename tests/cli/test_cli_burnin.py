@@ -13,6 +13,7 @@ import pytest
 from slurm_ext.burnin import history, history_line
 from slurm_ext.burnin.model import BurninJob, Outcome
 from slurm_ext.cli.main import main
+from slurm_ext.slurm.hostlist import expand
 from slurm_ext.verdict import FAIL, PASS, Verdict
 
 
@@ -169,3 +170,85 @@ def test_what_is_no_list_of_nodes_is_a_usage_error(
 ) -> None:
     assert main(["burnin", "run", *arguments]) == 2
     assert capsys.readouterr().err
+
+
+# -- run: what reaches Slurm's programs -------------------------------------------------------------------------------
+
+SCONTROL = """#!/bin/sh
+cat "$(dirname "$0")/nodes"
+"""
+SRUN = """#!/bin/sh
+for word in "$@"; do printf '%s\\0' "$word"; done > "$(dirname "$0")/argv"
+echo 'srun: some word of its own'
+echo '{"verdict": "pass", "reason": "right", "rule": "x", "findings": [], "culprits": [], "measured": {}}'
+"""
+
+
+@pytest.fixture
+def programs(site: Site, tmp_path: Path) -> Path:
+    """Programs in the place of Slurm's: one answers for a thousand nodes, the other writes down what it was called with."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    data = json.loads(site.config.read_text())
+    data["site"]["slurm_bin"] = str(folder)
+    site.config.write_text(json.dumps(data))
+    names = expand("ip-10-0-[0000-0999],x[007-012]")
+    line = "NodeName={} Arch=x86_64 Gres=gpu:h100:8 State=IDLE Partitions=gpu Reason=(null)\n"
+    (folder / "nodes").write_text("".join(line.format(name) for name in names))
+    return folder
+
+
+def argv(programs: Path) -> list[str]:
+    return (programs / "argv").read_bytes().decode().split("\0")[:-1]
+
+
+def option(words: list[str], name: str) -> str:
+    return next(word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ip-10-0-[0000-0999]",
+        ",".join(f"ip-10-0-{number:04d}" for number in range(1000)),
+        "ip-10-0-[0000-0499,0500-0999]",
+    ],
+    ids=["range", "each-by-name", "two-ranges"],
+)
+@pytest.mark.parametrize("flag", [[], ["-w"]], ids=["positional", "option"])
+def test_a_thousand_names_reach_srun_as_one_list(
+    programs: Path, text: str, flag: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(said(capsys, "run", *flag, text, "--json"))["verdict"] == "pass"
+    words = argv(programs)
+    assert expand(option(words, "nodelist")) == [f"ip-10-0-{number:04d}" for number in range(1000)]
+    assert len(option(words, "nodelist")) < 100
+    assert (option(words, "nodes"), option(words, "gpus-per-node")) == ("1000", "8")
+    assert float(option(words, "deadline")) > 90.0, "a larger job has more time"
+
+
+def test_leading_zeros_stay_and_strict_is_passed_on(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "run", "x[008-010]", "--strict", "--gpus", "4")
+    words = argv(programs)
+    assert option(words, "nodelist") == "x[008-010]"
+    assert option(words, "gpus-per-node") == "4"
+    assert "--strict" in words
+    assert float(option(words, "deadline")) >= 90.0 + 50.0, "a minute of traffic fits in"
+    minutes = int(option(words, "time"))
+    assert minutes * 60 > float(option(words, "deadline"))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("x[008-013]", "x013"), ("x8", "x8"), ("nosuch[1-900]", "nosuch[1-5] and 895 more")],
+    ids=["one", "zeros", "many"],
+)
+def test_a_node_that_slurm_does_not_know_is_named_at_once(
+    programs: Path, text: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["burnin", "run", text]) == 2
+    assert f"Slurm knows no node {word}" in capsys.readouterr().err
+    assert not (programs / "argv").exists()
