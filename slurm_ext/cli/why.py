@@ -84,9 +84,12 @@ def lines(told: dict[str, Any]) -> list[str]:
     name = one_line(str(told["name"]), 40)
     out = _wrapped(f"Job {told['job']} ({name}): {told['now']}", "")
     if told.get("held_until"):
-        until = _clock(told["held_until"])
-        out += _wrapped(f"fmslurm holds it until {until}, see below; scontrol release {told['job']} ends that", "  ")
-    if stop := told.get("stopped"):
+        held = told["held"]
+        out += _wrapped(f"fmslurm holds it until {_clock(told['held_until'])}, then it starts again by itself:", "  ")
+        out += _wrapped(one_line(held["reason"], 300), "    ")
+        for line in held["how"]:
+            out += _wrapped(f"- {line}", "    ")
+    elif stop := told.get("stopped"):
         out += _wrapped(
             f"The gate stopped it before it started, {stop['times']} times in a row: {one_line(stop['reason'])}", "  "
         )
@@ -115,9 +118,10 @@ def _run(run: dict[str, Any]) -> list[str]:
         out += _wrapped(f"why: {cause['reason']}", "  ")
         convicted = ", ".join(cause["culprit_nodes"]) or "none"
         sure = f"{cause['confidence']:.0%}"
-        out += _wrapped(
-            f"cause {cause['class']} (rule {cause['rule']}, {sure} sure); nodes convicted: {convicted}", "  "
-        )
+        text = f"cause {cause['class']} (rule {cause['rule']}, {sure} sure); nodes convicted: {convicted}"
+        if suspects := ", ".join(cause.get("suspects", [])):
+            text += f"; suspects: {suspects}"
+        out += _wrapped(text, "  ")
         for line in cause["evidence"][:5]:
             out += _wrapped(f"| {line}", "    ")
     decision = run.get("decision")

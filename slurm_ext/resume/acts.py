@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from slurm_ext.config.model import Settings
@@ -25,6 +25,9 @@ from slurm_ext.verdict import Finding, one_line
 
 #: After so many refusals a step is given up and a person is told.
 MAX_TRIES = 5
+
+#: The step by which a job gets the time back that its gate took.
+TIME_STEP = "time"
 
 DONE, WAITING, GIVEN_UP = "done", "waiting", "given-up"
 
@@ -46,8 +49,12 @@ class Acts(NamedTuple):
         is_so: Callable[[Job], bool],
         *,
         evidence: tuple[str, ...] = (),
+        detail: str = "",
     ) -> str:
-        """Make a step so: return DONE, WAITING (try again at the next tick), or GIVEN_UP after MAX_TRIES."""
+        """Make a step so: return DONE, WAITING (try again at the next tick), or GIVEN_UP after MAX_TRIES.
+
+        `detail` is kept with the step from its intent on: what a later look must know of what was meant.
+        """
         before = self.journal.step(attempt, name)
         if before is not None and before.phase == "done":
             return DONE
@@ -57,12 +64,12 @@ class Acts(NamedTuple):
             return WAITING
         if is_so(job):
             found = "found so after a restart" if before is not None else "was so already"
-            self.journal.mark(attempt, name, "done", time.time(), found)
+            self.journal.mark(attempt, name, "done", time.time(), detail or found)
             return DONE
         if before is not None and before.tries >= MAX_TRIES:
             self.journal.mark(attempt, name, "failed", time.time(), before.detail)
             return GIVEN_UP
-        self.journal.mark(attempt, name, "intent", time.time())
+        self.journal.mark(attempt, name, "intent", time.time(), detail)
         self.crash(f"{name}:intent")
 
         def confirm() -> str:
@@ -72,24 +79,27 @@ class Acts(NamedTuple):
 
         event = self.event(attempt, f"resume.{name}")._replace(evidence=evidence)
         done, wrong = trail.Journal(self.events_path, "", "").do(event, lambda: act(job), confirm)
-        self.journal.mark(attempt, name, "done" if done else "failed", time.time(), wrong)
+        self.journal.mark(attempt, name, "done" if done else "failed", time.time(), detail if done else wrong)
         self.crash(f"{name}:recorded")
         return DONE if done else WAITING
 
     def event(self, attempt: Attempt, name: str) -> Event:
-        """Return an event about a run's decision."""
-        assert attempt.decision is not None
-        assert attempt.cause is not None
+        """Return an event about a run, with its decision where there is one."""
+        decision, cause = attempt.decision, attempt.cause
         return Event(
             name,
             room="resume",
             job=attempt.job_id,
             attempt=attempt.key,
-            rule=attempt.decision.rule,
-            reason=one_line(attempt.decision.reason),
-            decision=attempt.decision.action,
+            rule=decision.rule if decision else "",
+            reason=one_line(decision.reason) if decision else "",
+            decision=decision.action if decision else "",
             config=self.settings.source_hash[:12],
-            data={"class": attempt.cause.cause, "culprits": list(attempt.cause.culprit_nodes)},
+            data={
+                "class": cause.cause if cause else "",
+                "culprits": list(cause.culprit_nodes) if cause else [],
+                "suspects": list(cause.suspects) if cause else [],
+            },
         )
 
     def job(self, attempt: Attempt) -> Job:
@@ -122,20 +132,28 @@ class Acts(NamedTuple):
 
         return self.step(attempt, "requeue", act, is_back)
 
-    def exclude(self, attempt: Attempt) -> str:
-        """Set ExcNodeList to the user's own and ours; names that Slurm no longer knows are left out, or it refuses all."""
+    def exclude(
+        self, attempt: Attempt, ours: Iterable[str] | None = None, *, step: str = "exclude", why: str = ""
+    ) -> str:
+        """Set ExcNodeList to the user's own and ours (those of the decision): what an earlier run left out goes with it.
+
+        Names that Slurm no longer knows are left out, or it refuses all; and so is what the job itself requires, or it
+        would wait with BadConstraints for ever.
+        """
         assert attempt.decision is not None
-        ours = attempt.decision.exclude
-        if not ours and not attempt.user_excluded:
-            return DONE
+        ours = attempt.decision.exclude if ours is None else tuple(ours)
         try:
             job = self.job(attempt)
+            now = set(expand(job.excluded_nodes))
+            if not ours and now == set(expand(attempt.user_excluded)):
+                return DONE
             known = {node.name for node in self.slurm.nodes()}
+            required = set(expand(job.required_nodes))
         except FmslurmError:
             return WAITING
         if "COMPLETING" in job.flags and job.state != "PENDING" and job.restarts <= attempt.restarts:
             return WAITING  # on its way back by Slurm's own hand: not yet a job whose nodes can be chosen
-        wanted = {name for name in (*expand(attempt.user_excluded), *ours) if name in known}
+        wanted = known & {*expand(attempt.user_excluded), *(set(ours) - required)}
 
         def is_set(job: Job) -> bool:
             return set(expand(job.excluded_nodes)) == wanted or job.restarts > attempt.restarts + 1 or runs(job)
@@ -143,7 +161,18 @@ class Acts(NamedTuple):
         def act(job: Job) -> None:
             self.slurm.update_job(job.job_id, {"ExcNodeList": fold(wanted)})
 
-        return self.step(attempt, "exclude", act, is_set, evidence=tuple(sorted(wanted)))
+        return self.step(attempt, step, act, is_set, evidence=(*((why,) if why else ()), *sorted(wanted)))
+
+    def give_back(self, attempt: Attempt, limit_min: int, said: str) -> str:
+        """Raise a running job's TimeLimit to `limit_min` minutes; `said` (from, to, why) is kept with the step."""
+
+        def is_so(job: Job) -> bool:
+            return not runs(job) or job.time_limit_min < 0 or job.time_limit_min >= limit_min
+
+        def act(job: Job) -> None:
+            self.slurm.update_job(job.job_id, {"TimeLimit": str(limit_min)})
+
+        return self.step(attempt, TIME_STEP, act, is_so, evidence=(said,), detail=said)
 
     def hold(self, attempt: Attempt) -> str:
         """Keep a pending job from starting."""

@@ -6,25 +6,24 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from slurm_ext import events, request, shared
 from slurm_ext.config.model import Settings
-from slurm_ext.config.modes import Heartbeat, Off, effective_mode
+from slurm_ext.config.modes import Heartbeat
 from slurm_ext.errors import FmslurmError
-from slurm_ext.resume import logs, observe, policy, stopped
+from slurm_ext.resume import aftercare, logs, observe, policy, stopped
+from slurm_ext.resume import gates as gate
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
 from slurm_ext.resume.gates import Gates
-from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal, hold_expires, holds
+from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal
 from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
-from slurm_ext.slurm.model import Job, Node
+from slurm_ext.resume.tick import Tick, listed, mode, of_partition, usable, with_nodes
+from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.protocol import Slurm
 
 #: How long (seconds) a verdict waits for the epilogs of all nodes to tell what they saw; they hold the job longer than that.
 SETTLE_S = 4.0
-#: Prologs of one job may start minutes apart (one hung slurmd delays the nodes behind it in the fan-out).
-PROLOG_SLACK_S = 240.0
 
 ACTIVE = ("RUNNING", "CONFIGURING", "SUSPENDED")
 OVER = (
@@ -40,12 +39,11 @@ OVER = (
 )
 
 
-class Tick(NamedTuple):
-    """What one tick saw: the time (seconds since the epoch), all nodes, and the mode of resume with its reason."""
+#: The rule about a job whose prolog never ends.
+STUCK = "slurm.stuck-prolog"
 
-    now: float
-    nodes: tuple[Node, ...]
-    off: tuple[Off, ...]
+#: How the row of a job ends that only its gate was ours of.
+UNWATCHED = "its gate is over; it did not ask to be watched"
 
 
 class Controller:
@@ -69,16 +67,12 @@ class Controller:
         self.jobs: dict[str, Job] = {}
         self.seen_at = 0.0
         self.gates = Gates()
+        self._reviewed_at = 0.0
 
     def use(self, settings: Settings) -> None:
         """Go on with other settings: what was pushed or switched since the last tick."""
         self.settings = settings
         self.acts = self.acts._replace(settings=settings)
-
-    def mode(self, tick: Tick, partition: str = "") -> str:
-        """Return the rung that holds for a job in a partition. Canary nodes narrow hooks, not the resumption of jobs."""
-        settings = self.settings._replace(mode=self.settings.mode._replace(canary=""))
-        return effective_mode(settings, "resume", partition=partition, off=tick.off, now=tick.now)[0]
 
     def tick(self) -> None:
         """Look once and do what is due. Raise FmslurmError where Slurm does not answer: nothing is decided then."""
@@ -91,22 +85,28 @@ class Controller:
         self.seen_at = now
         if self.settings.mode.burnin != "off":
             self.gates.tell(jobs, self.settings, self.cluster, now)
-        if self.mode(tick, next(iter(self.settings.mode.partitions), "")) == "off":
+        if mode(self.settings, tick, next(iter(self.settings.mode.partitions), "")) == "off":
             return
+        gated = {attempt.job_id for attempt in self.journal.unfinished()}
+        reviews = now - self._reviewed_at >= aftercare.REVIEW_S
+        self._reviewed_at = now if reviews else self._reviewed_at
         for job in jobs:
+            if job.state == "PENDING" and job.restarts > 0 and not job.flags:
+                attempt = self.journal.latest(self.cluster, job) if reviews or job.priority == 0 else None
+                if attempt is not None:
+                    tick = aftercare.review(self.acts, attempt, job, tick, exclusions_too=reviews)
             if self._is_ours(job):
                 tick = self._watch(job, tick)
-            elif (stop := stopped.find(self.settings, self.cluster, job)) is not None:
-                mode = self.mode(tick, job.partition)
-                stopped.free(self.slurm, self.settings, job, stop, now=now, events_path=self.events_path, mode=mode)
+            elif not job.het_job_id and (job.job_id in gated or gate.in_gate(job) or job.restarts > 0):
+                tick = self._guard(job, tick)
         for attempt in self.journal.unfinished():
             if attempt.job_id not in self.jobs and attempt.cluster == self.cluster:
                 self.journal.finish(attempt, "Slurm no longer knows the job")
         self._beat(tick)
 
     def _beat(self, tick: Tick) -> None:
-        mode = self.mode(tick, next(iter(self.settings.mode.partitions), ""))
-        shared.beat(self.settings.site.share, Heartbeat(time.time(), mode, os.getpid()))
+        rung = mode(self.settings, tick, next(iter(self.settings.mode.partitions), ""))
+        shared.beat(self.settings.site.share, Heartbeat(time.time(), rung, os.getpid()))
 
     def _is_ours(self, job: Job) -> bool:
         """Say whether a job asked to be brought back (or the site watches all), and can be: batch jobs that may requeue."""
@@ -121,18 +121,11 @@ class Controller:
     def _watch(self, job: Job, tick: Tick) -> Tick:
         """Bring the journal up to date with one job and do what follows."""
         attempt = self.journal.latest(self.cluster, job)
-        if (
-            attempt is not None
-            and holds(attempt, job)
-            and tick.now > hold_expires(attempt)
-            and self.mode(tick, job.partition) == "enforce"
-        ):
-            # One more run, so that nobody's job is forgotten; where it fails again it stays failed.
-            self.acts.release(attempt, 0.0)
         if attempt is None and job.restarts > 0 and job.state in ("PENDING", "COMPLETING"):
             # Its run was over before we looked: what is known of it lies in the trails of nodes that we cannot name. A
-            # requeue counts at once, so a job that still completes shows the number of the run to come.
-            return tick
+            # requeue counts at once, so a job that still completes shows the number of the run to come. What a hook of
+            # ours held is let go all the same.
+            return self._guard(job, tick)
         if attempt is None or (job.restarts > attempt.restarts and attempt.phase == CLOSED):
             if job.state not in ACTIVE and job.state not in OVER and "COMPLETING" not in job.flags:
                 return tick
@@ -152,10 +145,12 @@ class Controller:
         back = job.restarts > attempt.restarts
         completing = "COMPLETING" in job.flags
         if not back and runs(job):
-            if self._is_stuck(job, tick):
+            if gate.is_stuck(job, self.settings, tick.now):
                 return self._decide_stuck(attempt, tick), tick
             if job.nodes != attempt.job.nodes or job.start_time != attempt.job.start_time:
                 attempt = self.journal.begin(self.cluster, job, tick.now)
+            if not gate.in_gate(job):
+                aftercare.give_back(self.acts, self.gates, attempt, job, tick)
             return attempt, tick
         state = _state_behind(job) if back else _state_of(job)
         if not back and (state == "PENDING" or (completing and state not in OVER)):
@@ -164,8 +159,7 @@ class Controller:
             return self.journal.finish(self._remember_end(attempt, job, tick, state, back), "completed"), tick
         if attempt.ended is None:
             attempt = self._remember_end(attempt, job, tick, state, back)
-        if not tick.nodes:
-            tick = tick._replace(nodes=tuple(self.slurm.nodes()))
+        tick = with_nodes(tick, self.slurm)
         nodes = observe.nodes_of(attempt.job)
         trail = observe.trails(self.settings.site.share, nodes, attempt.key)
         history = self.journal.history(attempt)
@@ -174,6 +168,9 @@ class Controller:
         settled = observe.reported(trail, nodes) or tick.now - (attempt.ended or tick.now) >= self.settle_s
         if not settled and completing and not (cause.hard or cause.rule.startswith("slurm.")):
             return attempt, tick
+        if back and (cause.rule == stopped.RULE or cause.cause == "unknown"):
+            stop = stopped.mark(self.settings, self.cluster, attempt.job_id, attempt.restarts)
+            cause = stopped.cause(stop) if stop is not None else cause
         if back and cause.cause == "unknown":
             # No node failed and no hook stopped it: a person requeued the job, and knows why.
             said = cause.evidence
@@ -189,44 +186,79 @@ class Controller:
             self.journal.begin(self.cluster, merged, tick.now)
         return self.journal.end(attempt, tick.now, state, by_slurm=back)
 
-    def _is_stuck(self, job: Job, tick: Tick) -> bool:
-        """Say whether a job has been in its prolog for longer than any gate may take (seen with slurmd restarts on 26.05)."""
-        if job.reason != "Prolog" or not job.start_time:
-            return False
-        gate, burnin = self.settings.gate, self.settings.burnin
-        return tick.now - job.start_time > gate.deadline_s + burnin.deadline_s + burnin.rendezvous_s + PROLOG_SLACK_S
+    def _guard(self, job: Job, tick: Tick) -> Tick:
+        """Do for a job that asked for nothing what our own gate owes it: let it go where a hook stopped it, give it its time
+        back, free it where its gate hangs. Its later fate is its own."""
+        attempt = self.journal.latest(self.cluster, job)
+        handled = attempt is not None and attempt.restarts == job.restarts - 1 and attempt.phase != WATCHED
+        if gate.in_gate(job) and job.std_out:
+            if attempt is None or job.restarts > attempt.restarts:
+                attempt = self.journal.begin(self.cluster, job, tick.now)
+            if attempt.phase == WATCHED and job.requeue and gate.is_stuck(job, self.settings, tick.now):
+                attempt = self._decide_stuck(attempt, tick)
+        elif not handled and (stop := stopped.find(self.settings, self.cluster, job)) is not None:
+            if attempt is None or attempt.restarts < job.restarts - 1:
+                attempt = self.journal.begin(self.cluster, job, tick.now, restarts=job.restarts - 1)
+            if attempt.phase == WATCHED and attempt.restarts == job.restarts - 1:
+                tick = with_nodes(tick, self.slurm)
+                attempt = self.journal.end(attempt, tick.now, "", by_slurm=True)
+                window = logs.Window("", attempt.log_start, attempt.log_start_mark)
+                history = self.journal.history(attempt)
+                attempt = self._decide(attempt, history, stopped.cause(stop), tick, window, stop.times)
+        elif attempt is not None and attempt.phase == WATCHED:
+            if runs(job) and job.restarts == attempt.restarts:
+                if aftercare.give_back(self.acts, self.gates, attempt, job, tick):
+                    self.journal.finish(attempt, UNWATCHED)
+            elif job.state in OVER and "COMPLETING" not in job.flags:
+                self.journal.finish(attempt, UNWATCHED)
+        if attempt is not None and attempt.phase == DECIDED:
+            self._act(attempt, job, tick)
+        return tick
 
     def _decide_stuck(self, attempt: Attempt, tick: Tick) -> Attempt:
+        tick = with_nodes(tick, self.slurm)
         attempt = self.journal.end(attempt, tick.now, "RUNNING", by_slurm=False)
         minutes = (tick.now - attempt.job.start_time) / 60
         said = (f"reason Prolog for {minutes:.0f} min",)
-        cause = Cause("scheduler", REQUEUE, "slurm.stuck-prolog", 0.8, evidence=said, reason="the prolog never ended")
+        cause = Cause("scheduler", REQUEUE, STUCK, 0.8, evidence=said, reason="the prolog never ended", root=STUCK)
         kept = logs.Window("", attempt.log_start, attempt.log_start_mark)
         return self._decide(attempt, self.journal.history(attempt), cause, tick, kept)
 
     def _decide(
-        self, attempt: Attempt, history: Sequence[Attempt], cause: Cause, tick: Tick, window: logs.Window
+        self,
+        attempt: Attempt,
+        history: Sequence[Attempt],
+        cause: Cause,
+        tick: Tick,
+        window: logs.Window,
+        times: int = 1,
     ) -> Attempt:
-        """Weigh the cause against history and budgets, and journal the decision with its event."""
+        """Weigh the cause against history and budgets, and journal the decision with its event.
+
+        `times`: so many runs in a row ended like this by the marks on the share, whoever saw them.
+        """
         wish = request.parse(attempt.job.comment)
-        past = tuple(
-            Past(old.cause.cause, old.cause.root, old.cause.culprit_nodes if old.decision.exclude else ())
-            for old in history
-            if old.cause is not None and old.decision is not None and old.decision.action in COMES_BACK
-        )
+        # What our own gate did to a job counts by the site's word, whatever budget its owner asked for.
+        requested = wish.resume if wish is not None and wish.resume is not None and cause.rule != stopped.RULE else -1
+        past = tuple(_past(old, tick.now) for old in history if old.decision and old.decision.action in COMES_BACK)
+        unseen = max(times - 1 - len(past), 0)
         decision = policy.decide(
             cause,
             policy.Situation(
                 self.settings.resume,
-                past,
-                wish.resume if wish is not None and wish.resume is not None else -1,
-                len(tick.nodes),
+                (*(Past(cause.cause, "") for _ in range(unseen)), *past),
+                requested,
+                len(of_partition(tick.nodes, attempt.job.partition)),
                 attempt.job.node_count or 1,
-                attempt.by_slurm,
+                attempt.by_slurm
+                or cause.rule == STUCK,  # what hangs in its gate is not over: only a hold frees its nodes
                 (zlib.crc32(attempt.key.encode()) % 1000) / 1000,
+                usable(attempt.job, attempt.user_excluded, tick),
+                listed(attempt.job.required_nodes),
+                self.settings.drain.expires_d * 86400,
             ),
         )
-        dry_run = self.mode(tick, attempt.job.partition) != "enforce"
+        dry_run = mode(self.settings, tick, attempt.job.partition) != "enforce"
         attempt = self.journal.decide(
             attempt, cause, decision, dry_run=dry_run, log_end=window.size, log_mark=window.mark
         )
@@ -305,6 +337,16 @@ class Controller:
                 "time": time.time(),
             },
         )
+
+
+def _past(old: Attempt, now: float) -> Past:
+    """Return an earlier run that came back, as far as policy weighs it."""
+    cause, decision = old.cause, old.decision
+    if cause is None or decision is None:
+        return Past("unknown", "")
+    culprits = cause.culprit_nodes if decision.exclude else ()
+    suspects = tuple(node for node in cause.suspects if node in decision.exclude)
+    return Past(cause.cause, cause.root, culprits, suspects, now - (old.ended or old.first_seen))
 
 
 def _state_behind(job: Job) -> str:

@@ -1,7 +1,7 @@
-"""Tells the hooks of a job that is over while its gate still runs: Slurm gives them no sign, and they would wait in vain.
+"""Jobs whose gate runs: how long that may take, when it was last seen, and a word to their hooks when they are over.
 
-Innocent nodes of a job that was cancelled or requeued stay COMPLETING until their own prologs end. A waiting hook looks at
-its attempt's mark on the share; this writes it. Nothing is done to any job.
+Innocent nodes of a job that was cancelled or requeued in its gate stay COMPLETING until their own prologs end, and Slurm
+gives them no sign. A waiting hook looks at its attempt's mark on the share; this writes it. Nothing is done to any job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,37 @@ BY = "controller"
 _FROM_OUTSIDE = ("CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "NODE_FAIL")
 
 #: Prologs of one job may start this much apart (seconds; one hung slurmd delays the nodes behind it in the fan-out).
-_SLACK_S = 240.0
+SLACK_S = 240.0
+
+#: What a hook does beside looking and waiting for others: settings, acts, events, its own margin (seconds).
+_REST_S = 30.0
+
+
+def longest_s(settings: Settings, nodes: int) -> float:
+    """Return the longest (seconds) a gate over so many nodes may take by the settings, strict or not, from its first prolog.
+
+    Never less than what the hooks take for themselves; a test holds the two together. The burn-in's deadline grows with the
+    nodes, in a strict one by its longer traffic, and nodes that passed wait `late_s` for those that have not come.
+    """
+    gate, burnin = settings.gate, settings.burnin
+    if settings.mode.burnin == "off":
+        return gate.deadline_s + _REST_S
+    larger = nodes > burnin.group_nodes
+    grown_s = burnin.deadline_s * 0.45 + 0.02 * nodes if larger else 0.0
+    strict_s = max(0.0, burnin.strict_sustain_s - burnin.sustain_s) * (2 if larger else 1)
+    return gate.deadline_s + burnin.deadline_s + grown_s + strict_s + burnin.late_s + _REST_S
+
+
+def in_gate(job: Job) -> bool:
+    """Say whether prologs of a job run: Slurm shows it as running, with this reason."""
+    return job.reason == "Prolog" and job.state in ("RUNNING", "CONFIGURING") and "COMPLETING" not in job.flags
+
+
+def is_stuck(job: Job, settings: Settings, now: float) -> bool:
+    """Say whether a job has been in its gate for longer than any gate may take (seen with slurmd restarts on 26.05)."""
+    if not in_gate(job) or not job.start_time:
+        return False
+    return now - job.start_time > longest_s(settings, job.node_count) + SLACK_S
 
 
 def over(job: Job, settings: Settings, *, in_gate: int | None, now: float) -> int | None:
@@ -35,8 +65,7 @@ def over(job: Job, settings: Settings, *, in_gate: int | None, now: float) -> in
         return job.restarts
     if job.state == "PENDING":  # requeued: Slurm counts the next attempt already
         return job.restarts - 1 if job.restarts > 0 else None
-    longest_s = settings.gate.deadline_s + settings.burnin.deadline_s + settings.burnin.rendezvous_s + _SLACK_S
-    young = bool(job.start_time) and now - job.start_time < longest_s
+    young = bool(job.start_time) and now - job.start_time < longest_s(settings, job.node_count) + SLACK_S
     return job.restarts if job.state in _FROM_OUTSIDE and young else None
 
 
@@ -46,6 +75,12 @@ class Gates:
     def __init__(self) -> None:
         self._in_gate: dict[str, int] = {}
         self._told: set[str] = set()
+        self._seen_at: dict[str, tuple[int, float]] = {}
+
+    def seen_at(self, job: Job) -> float | None:
+        """Return when this run of a job was last seen in its gate (seconds since the epoch), None where it never was."""
+        restarts, when = self._seen_at.get(job.job_id, (-1, 0.0))
+        return when if restarts == job.restarts else None
 
     def tell(self, jobs: Sequence[Job], settings: Settings, cluster: str, now: float) -> None:
         """Write the mark of each attempt that has ended in its gate, once; a share that does not answer is tried again."""
@@ -64,5 +99,8 @@ class Gates:
         self._told &= ended
         before = self._in_gate
         self._in_gate = {job.job_id: job.restarts for job in jobs if job.reason == "Prolog"}
+        ids = {job.job_id for job in jobs}
+        self._seen_at = {job_id: seen for job_id, seen in self._seen_at.items() if job_id in ids}
+        self._seen_at |= {job.job_id: (job.restarts, now) for job in jobs if in_gate(job)}
         completing = (job.job_id for job in jobs if "COMPLETING" in job.flags)
         self._in_gate |= {job_id: before[job_id] for job_id in completing if job_id in before}

@@ -101,7 +101,8 @@ class Cause(NamedTuple):
     """Why a run ended. `advice` is what the evidence alone calls for (one of ACTIONS); policy has the last word.
 
     `root` tells whether two runs died of the same thing. `hard` means physical evidence convicts the culprits, so that
-    they may be drained; `finding` then is the (id, target) to drain with.
+    they may be drained; `finding` then is the (id, target) to drain with. `suspects` are convicted of nothing, and are to be
+    left out of this job's next run where that can be.
     """
 
     cause: str  # one of CLASSES
@@ -115,14 +116,18 @@ class Cause(NamedTuple):
     root: str = ""
     hard: bool = False
     finding: tuple[str, str] = ("", "")
+    suspects: tuple[str, ...] = ()
 
 
 class Past(NamedTuple):
-    """One earlier requeue of the same job that fmslurm (or Slurm) did: the class and root it was for, and the culprits."""
+    """One earlier requeue of the same job that fmslurm (or Slurm) did: the class and root it was for, whom it left out for
+    good reason (culprits) or on suspicion, and how long ago (seconds)."""
 
     cause: str
     root: str
     culprit_nodes: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    age_s: float = 0.0
 
 
 class Decision(NamedTuple):

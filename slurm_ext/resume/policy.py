@@ -6,11 +6,11 @@ is counted in exactly one budget and no budget is ever given back.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_ext.config.model import Resume
+from slurm_ext.resume.exclusions import SUSPECT_EXPIRES_S, Choice, Ground, choose
 from slurm_ext.resume.model import (
     COMES_BACK,
     HOLD,
@@ -48,12 +48,11 @@ BUDGET_OF = {
 OUTSIDE_MAX = 50
 #: Waits double from the first to the last of these.
 WAIT_FIRST_S, WAIT_MAX_S = 60.0, 3600.0
-#: Small clusters may still lose this many nodes to exclusion, as drain.max_per_hour allows for drains.
-EXCLUDE_MIN = 2
 
 
 class Situation(NamedTuple):
-    """What a decision depends on beside the cause. `requested` is the user's own budget, -1 for the site's."""
+    """What a decision depends on beside the cause. `requested` is the user's own budget, -1 for the site's. `usable` are the
+    nodes the job could run on now (None: not known), `required` those of its own --nodelist."""
 
     settings: Resume
     history: tuple[Past, ...] = ()
@@ -62,6 +61,9 @@ class Situation(NamedTuple):
     nodes_needed: int = 1
     requeued_by_slurm: bool = False
     jitter: float = 0.0  # 0 to 1, from the attempt's key: jobs that fail together must not come back together
+    usable: frozenset[str] | None = None
+    required: frozenset[str] = frozenset()
+    culprits_expire_s: float = 7 * 86400.0
 
 
 def limit_of(budget: str, situation: Situation) -> int:
@@ -100,35 +102,30 @@ def decide(cause: Cause, situation: Situation) -> Decision:
         return Decision(
             end, f"{cause.reason}; the same cause came {same} times before", "budget.same-root", budget_left=left
         )
-    exclude, refused = _exclusions(cause, situation)
-    if refused:
-        return Decision(HOLD, f"{cause.reason}; {refused}", "budget.exclude", exclude, budget_left=left)
+    choice = _exclusions(cause, situation)
+    if choice.refused:
+        return Decision(HOLD, f"{cause.reason}; {choice.refused}", "budget.exclude", budget_left=left)
     wait_s = 0.0
     if cause.advice == WAIT_REQUEUE:
         repeats = sum(1 for past in situation.history if past.cause == cause.cause)
         wait_s = min(WAIT_FIRST_S * 2.0 ** min(repeats, 10), WAIT_MAX_S) * (1 + 0.5 * situation.jitter)
     action = cause.advice
-    if action == REQUEUE_EXCLUDE and not cause.culprit_nodes:
+    if action == REQUEUE_EXCLUDE and not set(choice.exclude) & {*cause.culprit_nodes, *cause.suspects}:
         action = REQUEUE
-    return Decision(action, cause.reason, f"advice.{cause.rule}", exclude, wait_s, left - 1)
+    reason = "; ".join([cause.reason, *choice.notes])
+    return Decision(action, reason, f"advice.{cause.rule}", choice.exclude, wait_s, left - 1)
 
 
-def _exclusions(cause: Cause, situation: Situation) -> tuple[tuple[str, ...], str]:
-    """Return our whole list of excluded nodes, newest culprits first to stay, and a refusal in words where it cannot be."""
+def _exclusions(cause: Cause, situation: Situation) -> Choice:
+    """Return which nodes this job is kept away from now: those of this run, and of earlier ones what has not expired."""
     now = cause.culprit_nodes if cause.advice == REQUEUE_EXCLUDE else ()
-    former = [node for past in reversed(situation.history) for node in past.culprit_nodes]
-    wanted = list(dict.fromkeys([*now, *former]))
-    if not wanted:
-        return (), ""
-    allowed = max(EXCLUDE_MIN, math.floor(situation.nodes_total * situation.settings.exclude_max_percent / 100))
-    if situation.nodes_total:
-        allowed = max(min(allowed, situation.nodes_total - situation.nodes_needed), 0)
-    if len(now) > allowed:
-        return (), (
-            f"{len(now)} culprits cannot be excluded: {situation.nodes_total} nodes, {situation.nodes_needed} needed, "
-            f"at most {allowed} may be left out"
-        )
-    return tuple(sorted(wanted[:allowed])), ""
+    suspects = cause.suspects if cause.advice == REQUEUE_EXCLUDE else ()
+    newest = situation.history[::-1]
+    former = [node for past in newest for node in past.culprit_nodes if past.age_s < situation.culprits_expire_s]
+    former += [node for past in newest for node in past.suspects if past.age_s < SUSPECT_EXPIRES_S]
+    percent = situation.settings.exclude_max_percent
+    ground = Ground(situation.nodes_total, situation.usable, situation.nodes_needed, situation.required, percent)
+    return choose(now, suspects, former, ground)
 
 
 __all__ = ["BUDGET_OF", "NONE", "OUTSIDE_MAX", "REQUEUE", "Situation", "decide", "limit_of", "most_requeues", "used"]

@@ -1,6 +1,6 @@
-"""Jobs that a hook of ours stopped before they started: released again, whether or not they asked to be brought back.
+"""Jobs that a hook of ours stopped before they started: what it said of the attempt, and what kind of cause that is.
 
-A hook holds a job only because a controller is alive to release it. So a job that nobody watches is looked at here: its
+A hook holds a job only because a controller is alive to release it. So jobs that nobody watches are looked at, too: their
 last attempt's mark on the share says that we stopped it, and nothing else does.
 """
 
@@ -11,59 +11,87 @@ from typing import NamedTuple
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
 from slurm_ext.resume.gates import BY
-from slurm_ext.slurm.act import Context, exclude_nodes, release_job
+from slurm_ext.resume.model import HOLD, REQUEUE_EXCLUDE, Cause
 from slurm_ext.slurm.model import Job
-from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.verdict import FAIL, one_line
 
 #: Reasons of a hold that a person (or an administrator) set: never ours to release.
 PERSONS = ("JobHeldUser", "JobHeldAdmin")
 
+#: The rule of the cause that `cause` returns.
+RULE = "gate.stopped"
+
+#: More names than this in a mark are no node list of a job (bytes are bounded by whoever reads the file).
+_MOST_SUSPECTS = 4096
+
 
 class Stop(NamedTuple):
-    """Why a hook stopped the attempt before, which nodes it suspects, and how many attempts in a row ended so."""
+    """What a hook said when it stopped an attempt: why, by which rule, whom it suspects, what the site wants (`policy`:
+    requeue or hold), whether the burn-in failed or only learned nothing; and how many attempts in a row ended so."""
 
     reason: str
     suspects: tuple[str, ...] = ()
     times: int = 1
+    rule: str = ""
+    policy: str = ""
+    failed: bool = False
+    node: str = ""
 
 
 def find(settings: Settings, cluster: str, job: Job) -> Stop | None:
-    """Return how a hook of ours stopped a job that is now held, or None where it did not, or a person holds it."""
-    if job.state != "PENDING" or job.flags or job.priority != 0 or job.restarts < 1 or job.reason in PERSONS:
+    """Return how a hook of ours stopped the attempt before, where the job now waits for us; None where a person holds it.
+
+    It waits for us where it is held, and where it was requeued plainly (no controller was alive) and Slurm lets it wait.
+    """
+    if job.state != "PENDING" or job.flags or job.restarts < 1 or job.reason in PERSONS:
         return None
+    if job.priority != 0 and job.reason != "BeginTime":
+        return None
+    return mark(settings, cluster, job.job_id, job.restarts - 1)
+
+
+def mark(settings: Settings, cluster: str, job_id: str, restarts: int) -> Stop | None:
+    """Return what a hook said when it stopped this attempt, or None where none did."""
     share = settings.site.share
-    times = 0
-    reason = ""
-    for restarts in range(job.restarts - 1, -1, -1):
-        found = _read(share, cluster, job.job_id, restarts, shared.STOPPED_FILE)
-        if not found or found.get("by") == BY:  # the controller only told the hooks what Slurm did not
+    last = _read(share, cluster, job_id, restarts, shared.STOPPED_FILE)
+    if not last or last.get("by") == BY:  # the controller only told the hooks what Slurm did not
+        return None
+    times = 1
+    for earlier in range(restarts - 1, -1, -1):
+        found = _read(share, cluster, job_id, earlier, shared.STOPPED_FILE)
+        if not found or found.get("by") == BY:
             break
         times += 1
-        reason = reason or str(found.get("reason", ""))
-    if not times:
-        return None
-    burnin = _read(share, cluster, job.job_id, job.restarts - 1, shared.BURNIN_FILE) or {}
+    burnin = _read(share, cluster, job_id, restarts, shared.BURNIN_FILE) or {}
     measured = burnin.get("measured")
-    named = measured.get("suspects", []) if isinstance(measured, dict) and burnin.get("verdict") == "fail" else []
-    suspects = tuple(str(name) for name in named) if isinstance(named, list) else ()
-    return Stop(reason, suspects, times)
-
-
-def free(slurm: Slurm, settings: Settings, job: Job, stop: Stop, *, now: float, events_path: str, mode: str) -> bool:
-    """Set aside the suspects and let the job start again, at most `resume.infra` times in a row; say whether it was let.
-
-    Beyond that it stays held, and `fmslurm why` says so: sending it round again would help nobody.
-    """
-    if stop.times > max(settings.resume.infra, 1):
-        return False
-    context = Context("resume", now, events_path, job=job.job_id, partition=job.partition, mode=mode)
-    reason = f"stopped by the gate, not by its owner: {stop.reason}"
-    if stop.suspects:
-        exclude_nodes(slurm, settings, job.job_id, stop.suspects, rule="gate.stopped", reason=reason, context=context)
-    outcome = release_job(
-        slurm, settings, job.job_id, rule="gate.stopped", reason=reason, context=context, start_now=True
+    failed = burnin.get("verdict") == FAIL
+    suspects = _names(last.get("suspects"))
+    if not suspects and failed and isinstance(measured, dict):
+        suspects = _names(measured.get("suspects"))
+    return Stop(
+        one_line(str(last.get("reason", "")), 300),
+        suspects,
+        times,
+        one_line(str(last.get("rule", "") or burnin.get("rule", "")), 60),
+        one_line(str(last.get("policy", "")), 20),
+        failed,
+        one_line(str(last.get("node", "")), 80),
     )
-    return outcome.done
+
+
+def cause(stop: Stop) -> Cause:
+    """Return the stop as a cause: nobody is convicted, suspects are to be left out, and a site may want the job held."""
+    # Where the burn-in failed the nodes or their links are at fault, though not which; where it learned nothing, nobody is.
+    word = "infra-fabric" if stop.failed else "scheduler"
+    said = tuple(text for text in (f"{stop.node}: {stop.rule}: {stop.reason}",) if stop.reason)
+    advice = HOLD if stop.policy == "hold" else REQUEUE_EXCLUDE
+    root = f"{RULE} {stop.rule} {','.join(sorted(stop.suspects))}".strip()
+    reason = f"stopped by the gate, not by its owner: {stop.reason}"
+    return Cause(word, advice, RULE, 0.6, (), (), said, reason, root, suspects=stop.suspects)
+
+
+def _names(listed: object) -> tuple[str, ...]:
+    return tuple(str(name) for name in listed[:_MOST_SUSPECTS]) if isinstance(listed, list) else ()
 
 
 def _read(share: str, cluster: str, job_id: str, restarts: int, name: str) -> dict[str, object] | None:

@@ -107,12 +107,23 @@ def _run(attempt: Attempt, journal: Journal) -> dict[str, Any]:
             "confidence": cause.confidence,
             "culprit_nodes": list(cause.culprit_nodes),
             "innocent_nodes": list(cause.innocent_nodes),
+            "suspects": list(cause.suspects),
             "evidence": list(cause.evidence),
         }
     if attempt.decision is not None:
         told["decision"] = {**attempt.decision._asdict(), "exclude": list(attempt.decision.exclude)}
     told["steps"] = [step._asdict() for step in journal.steps(attempt) if step.step != "told"]
     return told
+
+
+def _held(run: Attempt) -> dict[str, Any]:
+    """Return until when and why we hold a job, and what a person can do about it."""
+    decision, cause = run.decision, run.cause
+    assert decision is not None
+    how = [f"scontrol release {run.job_id} lets it start at once"]
+    if cause is not None and cause.rule == stopped.RULE and run.job.nodes:
+        how.insert(0, f"fmslurm burnin run -w {run.job.nodes} measures its nodes again, as an administrator")
+    return {"until": hold_expires(run), "reason": decision.reason, "rule": decision.rule, "how": how}
 
 
 def why(
@@ -132,12 +143,14 @@ def why(
     wish = request.parse(about.comment)
     asked = wish is not None and wish.resume is not None
     stop = stopped.find(settings, settings.site.cluster, job) if job is not None else None
+    held = job is not None and bool(runs) and holds(runs[-1], job)
     return {
         "job": job_id,
         "name": about.name,
         "user_id": owner,
         "now": now_line(job, seen_at),
-        "held_until": hold_expires(runs[-1]) if job is not None and runs and holds(runs[-1], job) else None,
+        "held_until": hold_expires(runs[-1]) if held else None,
+        "held": _held(runs[-1]) if held else None,
         "state": job.state if job is not None else "",
         "reason": job.reason if job is not None else "",
         "resume": asked or not settings.resume.opt_in,
@@ -146,6 +159,11 @@ def why(
         "budgets": budgets(runs, settings),
         "seen_at": seen_at,
     }
+
+
+def _wants(run: Attempt, settings: Settings) -> bool:
+    wish = request.parse(run.job.comment)
+    return not settings.resume.opt_in or (wish is not None and wish.resume is not None and not wish.off)
 
 
 def jobs_table(journal: Journal, settings: Settings, uid: int | None) -> list[dict[str, Any]]:
@@ -169,4 +187,5 @@ def jobs_table(journal: Journal, settings: Settings, uid: int | None) -> list[di
             "age_s": round(time.time() - runs[-1].first_seen),
         }
         for runs in by_job.values()
+        if any(run.decision is not None or _wants(run, settings) for run in runs)  # else it only was in our gate
     ]

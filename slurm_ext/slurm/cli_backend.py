@@ -14,7 +14,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.errors import SlurmError
 from slurm_ext.slurm import parse
 from slurm_ext.slurm.hostlist import fold, is_node_name
-from slurm_ext.slurm.model import Job, Node, Version
+from slurm_ext.slurm.model import Job, Node, Partition, Version
 from slurm_ext.slurm.versions import parse_version
 
 #: A healthy controller answers in milliseconds; a dead one makes the commands retry for minutes.
@@ -90,14 +90,20 @@ class CliBackend:
         if not listed:
             return []
         # Excluded nodes are not among the fields of --Format in 22.05.
-        excluding = self._squeue(choice, "--states=all", "--format", f"%A{separator}%x{separator}")
+        listing = self._squeue(choice, "--states=all", "--format", f"%A{separator}%x{separator}%n{separator}")
         try:
             found = parse.jobs(listed, separator)
-            excluded = {row[0]: parse.something(row[1]) for row in parse.records(excluding, separator, 2)}
+            lists = {
+                row[0]: [parse.something(text) for text in row[1:]] for row in parse.records(listing, separator, 3)
+            }
         except parse.AnswerError as exc:
             raise SlurmError(f"squeue answers in a shape that we do not know: {exc}") from exc
         # A job that the second answer lacks has left the controller between the two.
-        return [job._replace(excluded_nodes=excluded[job.job_id]) for job in found if job.job_id in excluded]
+        return [
+            job._replace(excluded_nodes=lists[job.job_id][0], required_nodes=lists[job.job_id][1])
+            for job in found
+            if job.job_id in lists
+        ]
 
     def _squeue(self, choice: Sequence[str], *more: str) -> str:
         answer = self._run("squeue", "--all", "--local", "--noheader", *choice, *more)
@@ -120,6 +126,10 @@ class CliBackend:
         if not answer.ok and not answer.timed_out and re.search(r"Node \S+ not found", answer.stdout + answer.stderr):
             return parse.nodes(answer.stdout)
         return parse.nodes(self._output(answer))
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions."""
+        return parse.partitions(self._said("scontrol", "--oneliner", "show", "partition"))
 
     def batch_script(self, job_id: str) -> str:
         """Return the batch script of a job, as submitted."""

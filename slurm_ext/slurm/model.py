@@ -40,6 +40,7 @@ class Job(NamedTuple):
     het_job_id: str = ""
     dependency: str = ""
     priority: int = 0  # 0: held
+    required_nodes: str = ""  # hostlist of its own --nodelist; empty where it names none
 
 
 class Node(NamedTuple):
@@ -63,6 +64,13 @@ class Node(NamedTuple):
     def drained(self) -> bool:
         """True where no new job may start because somebody drained it."""
         return "DRAIN" in self.flags
+
+
+class Partition(NamedTuple):
+    """One partition, as far as it bounds jobs. `max_time_min` is MaxTime in minutes, -1 for none."""
+
+    name: str
+    max_time_min: int = -1
 
 
 class Version(NamedTuple):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurm_ext.slurm.hostlist import HostlistError, expand
-from slurm_ext.slurm.model import Job, Node
+from slurm_ext.slurm.model import Job, Node, Partition
 
 #: Fields of `squeue -O`, in all versions from 22.05 to 26.05. The order is ours.
 JOB_FIELDS = (
@@ -321,6 +321,16 @@ def config(text: str) -> dict[str, str]:
             found[numbered[1]] = ",".join(filter(None, (found.get(numbered[1], ""), value)))
         else:
             found.setdefault(name, value)
+    return found
+
+
+def partitions(text: str) -> list[Partition]:
+    """Return the partitions in `scontrol --oneliner show partition`; a line of another shape is passed over."""
+    found = []
+    for line in text.splitlines():
+        raw = {match.group(1): match.group(2) for match in re.finditer(r"(\w+)=(\S*)", line)}
+        if name := raw.get("PartitionName"):
+            found.append(Partition(name, minutes(raw.get("MaxTime", ""))))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from slurm_ext.slurm.model import Job, Node, Version
+from slurm_ext.slurm.model import Job, Node, Partition, Version
 
 
 class Slurm(Protocol):
@@ -34,6 +34,9 @@ class Slurm(Protocol):
 
     def nodes(self, names: Sequence[str] | None = None) -> list[Node]:
         """Return the nodes (all, or those named that exist)."""
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions."""
 
     def batch_script(self, job_id: str) -> str:
         """Return the batch script of a job, as submitted."""

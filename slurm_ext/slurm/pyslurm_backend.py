@@ -107,6 +107,7 @@ def _as_data(job: Any) -> dict[str, Any]:
     data: dict[str, Any] = {name: getattr(job, attribute) or "" for name, attribute in _TEXT.items()}
     data |= {name: _whole(getattr(job, attribute), 0) for name, attribute in _NUMBER.items()}
     data["job_id"] = str(job.id)
+    data["required_nodes"] = getattr(job, "required_nodes", "") or ""
     data["user_id"], data["group_id"] = _whole(job.user_id, -1), _whole(job.group_id, -1)
     data["word"], data["reason"] = str(job.state), str(job.state_reason or "")
     data["requeue"] = bool(job.is_requeueable)

@@ -86,6 +86,20 @@ def test_who_it_is(slurm: Slurm, lab: Lab) -> None:
     assert slurm.config()["ClusterName"] == lab.state.cluster
 
 
+def test_what_bounds_a_job(slurm: Slurm, lab: Lab) -> None:
+    assert lab.run(["scontrol", "update", "PartitionName=gpu", "MaxTime=1-01:30:00"]).ok
+    try:
+        assert {each.name: each.max_time_min for each in slurm.partitions()} == {"gpu": 1530}
+    finally:
+        assert lab.run(["scontrol", "update", "PartitionName=gpu", "MaxTime=UNLIMITED"]).ok
+    assert {each.name: each.max_time_min for each in slurm.partitions()} == {"gpu": -1}
+    both = submit(lab, "--hold", f"--nodelist={lab.nodes[0]},{lab.nodes[2]}", f"--exclude={lab.nodes[1]}", "-N2")
+    assert set(expand(one(slurm, both).required_nodes)) == {lab.nodes[0], lab.nodes[2]}
+    assert one(slurm, submit(lab, "--hold")).required_nodes == ""
+    slurm.update_job(both, {"ExcNodeList": ""})
+    assert one(slurm, both).excluded_nodes == ""
+
+
 HOSTILE = (
     "x JobState=FAILED\nJobId=9999 JobName=y UserId=root(0)\n   JobState=NODE_FAIL Restarts=7",
     "@fm;|,:%j%x\\ \"'$(id)`id`",

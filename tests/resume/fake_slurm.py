@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_ext.errors import SlurmError
 from slurm_ext.slurm.hostlist import expand
-from slurm_ext.slurm.model import Job, Node, Version
+from slurm_ext.slurm.model import Job, Node, Partition, Version
 
 
 class FakeSlurm:
@@ -111,8 +111,15 @@ class FakeSlurm:
         if not flags:
             self.set_job(nodes="", eligible_time=now + 121, submit_time=now)
 
+    def partitions(self) -> list[Partition]:
+        return [Partition("gpu", self.read().get("max_time", -1))]
+
     def update_job(self, job_id: str, fields: Mapping[str, str]) -> None:
         job = self.job()
+        if "TimeLimit" in fields:
+            self._did(f"TimeLimit={fields['TimeLimit']}")
+            self.set_job(time_limit_min=int(fields["TimeLimit"]))
+            return
         if job.state != "PENDING":
             raise SlurmError("Job is no longer pending execution")
         for name, value in fields.items():

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_ext import shared
-from slurm_ext.config.model import Settings, Site
+from slurm_ext.burnin import gate as burnin_gate
+from slurm_ext.config.model import Burnin, Mode, Settings, Site
+from slurm_ext.hooks.prolog import REST_S
+from slurm_ext.hooks.supervise import MARGIN_S
 from slurm_ext.resume import stopped
-from slurm_ext.resume.gates import Gates, over
+from slurm_ext.resume.gates import Gates, longest_s, over
 from slurm_ext.slurm.model import Job
 
 NOW = 1_000_000.0
@@ -60,3 +65,13 @@ def test_they_are_told_once_and_it_is_no_stop_of_ours(tmp_path: Path) -> None:
     assert stopped.find(settings, "c", held) is None
     assert shared.write_json(path, {"schema": 1, "node": "n0", "reason": "no culprit"})
     assert stopped.find(settings, "c", held) is not None
+
+
+@given(
+    st.integers(1, 1024), st.booleans(), st.floats(1, 600), st.floats(0, 600), st.floats(0, 300), st.integers(1, 128)
+)
+def test_no_gate_is_called_stuck_before_its_hooks_give_it_up_themselves(nodes, strict, deadline, late, sustain, group):
+    burnin = Burnin(deadline_s=deadline, late_s=late, strict_sustain_s=sustain, group_nodes=group)
+    settings = Settings(burnin=burnin, mode=Mode(burnin="enforce"))
+    hook_s = REST_S + settings.gate.deadline_s + burnin_gate.longest_s(settings, nodes=nodes, strict=strict) + MARGIN_S
+    assert longest_s(settings, nodes) >= hook_s

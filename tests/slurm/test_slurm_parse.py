@@ -261,3 +261,12 @@ def test_no_version_lets_a_job_return_to_its_node_in_the_second_in_which_it_ende
         version = parse_version(text)
         assert version is not None
         assert restart_pause_s(version) >= 2
+
+
+def test_partitions():
+    text = (
+        "PartitionName=gpu AllowGroups=ALL MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 Nodes=n[0-3] State=UP\n"
+        "PartitionName=short AllowGroups=ALL MaxTime=1-02:03:00 Nodes=n0\n"
+        "no partition at all\n"
+    )
+    assert [tuple(each) for each in parse.partitions(text)] == [("gpu", -1), ("short", 1563)]
