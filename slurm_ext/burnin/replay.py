@@ -10,14 +10,13 @@ from typing import Any
 from slurm_ext.aws import catalogue
 from slurm_ext.burnin import nccl_log, perf_log, proof
 from slurm_ext.burnin.perf_log import Row, Table
+from slurm_ext.burnin.rules import TCP_ALARM_GBS
 from slurm_ext.errors import UsageError
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 #: Larger files are refused rather than read into memory.
 FILE_MAX_BYTES = 64 << 20
 
-#: Multi-node figures (GB/s) on an 8-GPU type with EFA that only a fall-back to TCP explains.
-TCP_LEVEL_GBS = 30.0
 #: A row is a dip where it is below this share of both its neighbours; tiny sizes measure latency, not bandwidth.
 _DIP, _DIP_BYTES = 0.5, 1 << 20
 
@@ -113,7 +112,7 @@ def _row_at(table: Table, size: int) -> Row | None:
 def _below(row: Row, floor: float, context: Mapping[str, Any]) -> Verdict:
     word = f"{row.busbw_gbs:.4g} GB/s at {row.size} bytes, floor {floor:g}"
     nodes = context.get("nodes")
-    if isinstance(nodes, int) and nodes > 1 and row.busbw_gbs <= TCP_LEVEL_GBS and floor >= 3 * TCP_LEVEL_GBS:
+    if isinstance(nodes, int) and nodes > 1 and row.busbw_gbs <= TCP_ALARM_GBS and floor >= 3 * TCP_ALARM_GBS:
         return _one(FAIL, "busbw-tcp-level", "drain", f"{word}: the level of TCP, not of EFA", "perf.floor")
     return _one(FAIL, "busbw-below-floor", "drain", word, "perf.floor")
 
