@@ -161,7 +161,7 @@ def key_of_line(line: Mapping[str, Any]) -> Key | None:
     if not all(isinstance(word, str) for word in words):
         return None
     instance_type, bucket, nccl, plugin, driver = map(str, words)
-    return Key(instance_type, bucket, size, nccl, plugin, driver)
+    return Key(instance_type, bucket, size, nccl, plugin, driver, data.get("sustained") is True)
 
 
 def measured_of(line: Mapping[str, Any]) -> list[Measured]:

@@ -33,7 +33,8 @@ NO_FLOOR = "burnin.no-floor"
 
 
 class Key(NamedTuple):
-    """What must be equal for two figures to be comparable. An empty version is one that nobody could read."""
+    """What must be equal for two figures to be comparable. An empty version is one that nobody could read; `sustained`
+    says that traffic without a pause belongs to the run, for which the GPUs warm up longer first."""
 
     instance_type: str
     bucket: str
@@ -41,6 +42,7 @@ class Key(NamedTuple):
     nccl: str = ""
     plugin: str = ""
     driver: str = ""
+    sustained: bool = False
 
 
 class Run(NamedTuple):
@@ -63,7 +65,7 @@ class Fleet(NamedTuple):
 
 class Relative(NamedTuple):
     """What a leader judges a run by beside the floors: the site's keys, the fleet's runs as history tells them, `now`
-    (seconds since 1970) when they were read, and the driver's version."""
+    (seconds since 1970) when they were read, the driver's version, and whether the run sustains traffic."""
 
     percent: float = 15.0
     act: str = FLAG
@@ -71,6 +73,7 @@ class Relative(NamedTuple):
     runs: tuple[Run, ...] = ()
     now: float = 0.0
     driver: str = ""
+    sustained: bool = False
 
 
 def key_of(
@@ -80,6 +83,7 @@ def key_of(
     *,
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     driver: str = "",
+    sustained: bool = False,
 ) -> Key:
     """Return the key of a run over so many nodes. `facts` by node are what stations report (`efa_look`): versions of NCCL
     and the plugin; nodes that differ make it `mixed`, and such runs are compared with one another alone."""
@@ -90,7 +94,21 @@ def key_of(
         for process in _list(fact.get("processes")):
             if isinstance(process, Mapping) and (parts := _list(process.get("plugin"))):
                 plugin.add(".".join(str(part) for part in parts))
-    return Key(instance_type, rules.bucket(nodes), message_bytes, _one(nccl), _one(plugin), driver)
+    return Key(instance_type, rules.bucket(nodes), message_bytes, _one(nccl), _one(plugin), driver, sustained)
+
+
+def key_for(
+    relative: Relative,
+    instance_type: str,
+    nodes: int,
+    message_bytes: int,
+    *,
+    facts: Mapping[str, Mapping[str, Any]],
+) -> Key:
+    """Return the key under which a run by these terms is judged, and recorded."""
+    return key_of(
+        instance_type, nodes, message_bytes, facts=facts, driver=relative.driver, sustained=relative.sustained
+    )
 
 
 def _list(value: object) -> Sequence[Any]:
@@ -171,7 +189,7 @@ def fleet_of(
     """Return what the fleet shows for a group of so many nodes, or None. `facts` by node are those of the first run."""
     if relative is None:
         return None
-    key = key_of(instance_type, nodes, message_bytes, facts=facts, driver=relative.driver)
+    key = key_for(relative, instance_type, nodes, message_bytes, facts=facts)
     return relative_floor(
         relative.runs, key=key, now=relative.now, percent=relative.percent, history_d=relative.history_d
     )
