@@ -27,6 +27,7 @@ from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_
 TIMEOUT_S = 2.0
 
 ADDRESS_FILE = "addresses"
+LEAVES_FILE = "topology/leaves"
 
 #: How files in an attempt's folder begin that say what its gate does now, and how many of them are looked at.
 GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
@@ -340,25 +341,49 @@ def write_addresses(share: str, addresses: Mapping[str, str], *, timeout_s: floa
     for name, address in addresses.items():
         if not _NODE.fullmatch(name) or not _ADDRESS.fullmatch(address):
             raise ValueError(f"no node name or no address: {name!r}, {address!r}")
-    text = "".join(f"{name} {address}\n" for name, address in sorted(addresses.items()))
+    return _write_pairs(share, ADDRESS_FILE, addresses, timeout_s)
+
+
+def addresses(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+    """Return node name -> address as pushed; empty where nothing is known."""
+    return _pairs(share, ADDRESS_FILE, _ADDRESS, timeout_s)
+
+
+def write_leaves(share: str, leaves: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Write the `node leaf` lines that tell below which leaf switch each node sits; say whether it is done.
+
+    Raise ValueError for a name that is none.
+    """
+    for name, leaf in leaves.items():
+        if not _NODE.fullmatch(name) or not _NODE.fullmatch(leaf):
+            raise ValueError(f"no node name or no switch name: {name!r}, {leaf!r}")
+    return _write_pairs(share, LEAVES_FILE, leaves, timeout_s)
+
+
+def leaves(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+    """Return node name -> name of its leaf switch as pushed; empty where nothing is known."""
+    return _pairs(share, LEAVES_FILE, _NODE, timeout_s)
+
+
+def _write_pairs(share: str, name: str, pairs: Mapping[str, str], timeout_s: float) -> bool:
+    text = "".join(f"{left} {right}\n" for left, right in sorted(pairs.items()))
 
     def work() -> bool:
         if not _is_share(share):
             return False
-        write_atomic(os.path.join(share, ADDRESS_FILE), text)
+        path = os.path.join(share, name)
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        write_atomic(path, text)
         return True
 
     return bool(share) and _bounded(work, timeout_s) is True
 
 
-def addresses(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Return node name -> address as pushed; empty where nothing is known."""
-    text = _bounded(lambda: read_trusted(os.path.join(share, ADDRESS_FILE)).decode(), timeout_s) if share else None
+def _pairs(share: str, name: str, right: re.Pattern[str], timeout_s: float) -> dict[str, str]:
+    text = _bounded(lambda: read_trusted(os.path.join(share, name)).decode(), timeout_s) if share else None
     if not isinstance(text, str):
         return {}
     pairs = (line.split() for line in text.splitlines())
     return {
-        pair[0]: pair[1]
-        for pair in pairs
-        if len(pair) == 2 and _NODE.fullmatch(pair[0]) and _ADDRESS.fullmatch(pair[1])
+        pair[0]: pair[1] for pair in pairs if len(pair) == 2 and _NODE.fullmatch(pair[0]) and right.fullmatch(pair[1])
     }

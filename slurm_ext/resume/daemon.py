@@ -11,19 +11,19 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from slurm_ext import shared
 from slurm_ext.config import snapshot, yaml_file
 from slurm_ext.config.locate import DEFAULT_PATH
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import EXIT_INTERNAL, EXIT_LACKING, EXIT_OK, FmslurmError, LackingError
 from slurm_ext.resume.controller import Controller
 from slurm_ext.resume.journal import Journal
+from slurm_ext.resume.push import Push
 from slurm_ext.resume.serve import Server
 from slurm_ext.slurm import connect
 
 #: One call to Slurm may take this long (seconds): a tick must end before the heartbeat counts as stale.
 CALL_TIMEOUT_S = 8.0
-#: Addresses are pushed to the share, and old rows dropped, this often (seconds).
+#: Old rows are dropped this often (seconds).
 HOUSEKEEPING_S = 300.0
 
 
@@ -71,6 +71,7 @@ class Loop:
         self.controller = Controller(settings, self.slurm, self.journal, cluster=cluster)
         self.server = Server(socket_path(settings), self.controller)
         self._kept_at = 0.0
+        self._push = Push()
         self._said = ""
 
     def current(self) -> Settings:
@@ -90,8 +91,10 @@ class Loop:
         try:
             self.controller.use(self.current())
             self.controller.tick()
+            self._push.refresh(self.slurm, self.controller.settings.site.share, time.monotonic(), self._say)
             if time.time() - self._kept_at > HOUSEKEEPING_S:
-                self._housekeeping()
+                self._kept_at = time.time()
+                self.journal.prune(self._kept_at - self.settings.observe.retention_d * 86400)
         except FmslurmError as exc:
             self._say(str(exc))
             return False
@@ -111,15 +114,6 @@ class Loop:
         """Close socket and database."""
         self.server.close()
         self.journal.close()
-
-    def _housekeeping(self) -> None:
-        self._kept_at = time.time()
-        self.journal.prune(self._kept_at - self.settings.observe.retention_d * 86400)
-        addresses = {node.name: node.address for node in self.slurm.nodes() if node.address}
-        try:
-            shared.write_addresses(self.settings.site.share, addresses)
-        except ValueError:
-            self._say("a node has an address that is none; the addresses on the share stay as they are")
 
     def _say(self, line: str) -> None:
         if line != self._said:  # a dead slurmctld is worth one line, not one a second
