@@ -43,6 +43,7 @@ def spoiled(make_cluster: Make, kind: FaultKind, stuck: Path | None) -> Cluster:
     cluster = make_cluster(
         kind.nodes,
         deadline_s=DEADLINE_S,
+        sustain_s=0.2,
         floor_busbw_gbs=FLOOR_GBS,
         pair_floor_busbw_gbs=FLOOR_GBS,
         transport=kind.transport,
