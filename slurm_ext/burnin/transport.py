@@ -102,8 +102,8 @@ def conclude(
         found = [Judged(Finding("transport-unproven", "node", "none", ("runs with and without MNNVL mixed",)), UNKNOWN)]
     else:
         row = catalogue.find(instance_type)
-        found = _silent(log, nodes) or proof.findings(log, proof.Context(instance_type, row, len(nodes)))
-        found += _counters(facts, moved)
+        found = proof.findings(log, proof.Context(instance_type, row, len(nodes)))
+        found += _silent(log, nodes) + _counters(facts, moved)
     found += strict_findings(facts)
     refuted = [j.finding for j in found if j.verdict == FAIL]
     if not refuted:
@@ -137,6 +137,8 @@ def _are_read(versions: Sequence[str]) -> bool:
 
 def _silent(log: Log, nodes: Sequence[str]) -> list[Judged]:
     """Nodes of which no process said a word: what the others say proves nothing of them."""
+    if not log.processes:
+        return []  # told of all of them together
     there = {p.node for p in log.processes}
     word = "no line of NCCL is in its log"
     missing = [name for name in nodes if name not in there]
