@@ -83,6 +83,8 @@ def lines(told: dict[str, Any]) -> list[str]:
     """Return the story as lines of at most 80 columns, newest run last; what jobs printed is made harmless for a terminal."""
     name = one_line(str(told["name"]), 40)
     out = _wrapped(f"Job {told['job']} ({name}): {told['now']}", "")
+    if gate := told.get("gate"):
+        out += _wrapped(f"{gate['words']}; it ends at {_clock(gate['deadline'])} at the latest", "  ")
     if told.get("held_until"):
         held = told["held"]
         out += _wrapped(f"fmslurm holds it until {_clock(told['held_until'])}, then it starts again by itself:", "  ")

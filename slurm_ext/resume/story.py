@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_ext import request
+from slurm_ext import request, shared
 from slurm_ext.config.model import Settings
-from slurm_ext.resume import policy, stopped
+from slurm_ext.resume import gates, policy, stopped
 from slurm_ext.resume.journal import Attempt, Journal, hold_expires, holds
 from slurm_ext.resume.model import COMES_BACK, Past
 from slurm_ext.slurm.model import Job
@@ -126,6 +126,36 @@ def _held(run: Attempt) -> dict[str, Any]:
     return {"until": hold_expires(run), "reason": decision.reason, "rule": decision.rule, "how": how}
 
 
+def _gate(settings: Settings, cluster: str, job: Job, now: float) -> dict[str, Any] | None:
+    """Return what a job's gate does now, whom it waits for, and when it ends at the latest; None where it is in none."""
+    if not gates.in_gate(job):
+        return None
+    share = settings.site.share
+    key = shared.attempt_key(cluster, job.job_id, job.restarts)
+    try:
+        state = shared.gate_state(share, key) if share else None
+    except ValueError:  # a cluster name that is no part of a path
+        state = None
+    told: dict[str, Any] = {"deadline": job.start_time + gates.longest_s(settings, job.node_count or 1)}
+    if state is None:
+        return {
+            **told,
+            "phase": "local",
+            "words": "each node is checked by itself",
+            "waiting": [],
+            "absent": 0,
+            "since": None,
+        }
+    return {
+        **told,
+        "phase": state.phase,
+        "words": shared.gate_words(state, now=now),
+        "waiting": list(state.waiting),
+        "absent": state.absent,
+        "since": state.since,
+    }
+
+
 def why(
     journal: Journal, job_id: str, jobs: Mapping[str, Job], seen_at: float, settings: Settings, uid: int | None
 ) -> dict[str, Any]:
@@ -142,13 +172,15 @@ def why(
     about = job if job is not None else runs[-1].job
     wish = request.parse(about.comment)
     asked = wish is not None and wish.resume is not None
-    stop = stopped.find(settings, settings.site.cluster, job) if job is not None else None
+    cluster = runs[-1].cluster if runs else settings.site.cluster
+    stop = stopped.find(settings, cluster, job) if job is not None else None
     held = job is not None and bool(runs) and holds(runs[-1], job)
     return {
         "job": job_id,
         "name": about.name,
         "user_id": owner,
         "now": now_line(job, seen_at),
+        "gate": _gate(settings, cluster, job, seen_at) if job is not None else None,
         "held_until": hold_expires(runs[-1]) if held else None,
         "held": _held(runs[-1]) if held else None,
         "state": job.state if job is not None else "",

@@ -13,6 +13,7 @@ from fake_slurm import FakeSlurm
 from test_resume_controller import World
 
 from slurm_ext import shared
+from slurm_ext.cli.why import lines
 from slurm_ext.config.model import Mode
 from slurm_ext.events import Event
 from slurm_ext.resume import aftercare, gates
@@ -263,6 +264,26 @@ def test_a_job_that_asked_for_nothing_is_left_alone_once_it_runs(world: World):
     world.slurm.finish_completing()
     world.tick(2)
     assert world.slurm.acts() == []
+
+
+@ASKED
+def test_why_says_what_the_gate_does_whom_it_waits_for_and_until_when(world: World, comment: str):
+    in_gate(world, comment, since_s=20)
+    story = told(world)
+    assert (story["gate"]["phase"], story["gate"]["waiting"]) == ("local", [])
+    since = time.time() - 12
+    state = {"phase": "waiting", "since": since, "waiting": ["n3"], "absent": 1, "node": "n1", "began": since}
+    path = shared.attempt_path(world.settings.site.share, "c/7-0", shared.gate_file("n1"))
+    assert shared.write_json(path, state)
+    story = told(world)
+    assert (story["gate"]["phase"], story["gate"]["waiting"]) == ("waiting", ["n3"])
+    assert abs(story["gate"]["deadline"] - world.slurm.job().start_time - gates.longest_s(world.settings, 4)) < 1
+    text = lines(story)
+    assert "waiting for n3 for 1" in " ".join(text)
+    assert "at the latest" in " ".join(text)
+    assert max(map(len, text)) <= 80
+    world.slurm.set_job(reason="")
+    assert told(world)["gate"] is None
 
 
 def test_a_controller_that_only_observes_acts_on_no_stop(world: World):
