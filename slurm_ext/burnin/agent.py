@@ -2,6 +2,10 @@
 
 Started by `gate.run_burnin` in a session of its own: configuration as JSON on stdin, one outcome as JSON on stdout, words
 on stderr (a log). It goes when the verdict is known, when its hook is gone, or at its own deadline, whatever the workers do.
+It follows whoever leads, or leads itself where `succession` says so; it may lose a leader and find the next one.
+
+Beside what `leader` and `station` say, agents that lead tell one another: `lead` {reach} (I do, too, and speak for so many
+nodes), `leads` {name} (the answer: who of us goes on), and to those that followed: `moved` {to}.
 """
 
 from __future__ import annotations
@@ -9,66 +13,66 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from slurm_ext import __version__, shared
 from slurm_ext.burnin import history, history_line, surroundings
-from slurm_ext.burnin.efa_look import EfaLook
-from slurm_ext.burnin.leader import Leader, Terms
+from slurm_ext.burnin.leader import Leader
+from slurm_ext.burnin.link import Link
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
-from slurm_ext.burnin.nccl import candidates
-from slurm_ext.burnin.pool import Pool
-from slurm_ext.burnin.rules import limits
-from slurm_ext.burnin.station import Station
-from slurm_ext.burnin.worker import WorkerPlan
+from slurm_ext.burnin.succession import Succession, prevails, shares
+from slurm_ext.burnin.terms import terms, times
+from slurm_ext.burnin.workplace import Workplace
 from slurm_ext.channel import Event, Hub
 from slurm_ext.config.model import Burnin, Settings, Site, at_node
 from slurm_ext.credential import Alone, Authenticator, for_site
-from slurm_ext.errors import FmslurmError
+from slurm_ext.errors import FmslurmError, LackingError
+from slurm_ext.verdict import PASS, WARN
 
-#: How often a follower tries to reach the leader, whose prolog may start later.
-RETRY_S = 0.1
-RETRY_MAX_S = 1.0
 TICK_S = 0.05
-
-#: In the burn-in's folder on this node: what the leader does now.
-PROGRESS = "progress.json"
 TELL_EVERY_S = 0.5
+
+#: How often (seconds) a leader looks whether another one leads, and who has found nobody whether it is all over.
+PROBE_EVERY_S, LOOK_EVERY_S = 1.0, 3.0
+
+#: With less time than this (seconds) nobody begins anew after the loss of a leader.
+ANEW_S = 3.0
+
+#: How often (seconds) a node without addresses looks for those that a leader asked Slurm for.
+PUBLISHED_EVERY_S = 0.5
 
 
 class Agent:
-    """All of one node's part in one burn-in."""
+    """All of one node's part in one burn-in. `_following` is who leads, ourselves too; empty: we look for somebody."""
 
     def __init__(self, job: BurninJob, settings: Settings, *, deadline_s: float, survey: bool, result: int) -> None:
         self._job, self._settings, self._burnin = job, settings, settings.burnin
-        self._leader_name = job.nodes[0]
-        self.started = time.monotonic()
-        self._deadline_s = min(deadline_s, self._burnin.deadline_s)
-        self._deadline = self.started + self._deadline_s
-        self._limits = limits(self._deadline_s)
+        self.started = now = time.monotonic()
+        self._times = times(job, settings, deadline_s)
+        self._limits = self._times.limits
+        self._deadline = now + deadline_s
         self._survey = survey
         self._result = result
-        # The hooks know by this file what of a burn-in is still there when its job ends.
-        self._note = os.path.join(
-            at_node(settings.site.run_dir, job.node), "burnin", f"{job.job_id}-{job.restarts}.json"
-        )
-        self._folder = self._note.removesuffix(".json") + ".d"
+        self._place = Workplace(job, settings)
+        self._voice = self._place.voice()
         self._inbox: deque[tuple[str, Mapping[str, Any]]] = deque()  # for ourselves: (from, message)
         self._outcome: Outcome | None = None
         self._hub: Hub | None = None
-        self._pool: Pool | None = None
         self._leader: Leader | None = None
-        self._next_try, self._retry_s, self._tries = 0.0, RETRY_S, 0
-        self._joined = False
-        self._next_sign = 0.0
-        self._heard_leader = 0.0
+        self._following = ""
+        step_s, ask_s = shares(self._burnin.rendezvous_s)
+        self._succession = Succession(job.nodes, job.node, now, step_s=step_s, ask_s=ask_s)
+        self._lost: dict[str, str] = {}  # leaders that were lost, and how
+        self._left: list[str] = []  # who passed and went, as a leader told its witness
+        self._give_up = now + (self._burnin.rendezvous_s if self._times.late_s <= 0 else max(1.0, deadline_s - 1.0))
+        self._look_at = now + step_s
+        self._probe_at = self._tell_at = self._next_sign = self._heard_leader = 0.0
+        self._turned = now
         self._told: object = None
-        self._tell_at = 0.0
 
     def run(self) -> Outcome:
         """Take part until there is an outcome."""
@@ -76,7 +80,7 @@ class Agent:
             self._prepare()
             while self._outcome is None:
                 self._turn(time.monotonic())
-        except FmslurmError as exc:
+        except (FmslurmError, OSError) as exc:
             self._outcome = unknown("burnin.cannot-start", str(exc))
         return self._outcome
 
@@ -85,119 +89,124 @@ class Agent:
         assert self._outcome is not None
         with contextlib.suppress(OSError):
             os.write(self._result, json.dumps(outcome_to_json(self._outcome)).encode() + b"\n")
+        if self._hub is not None:
+            self._hub.unregister(self._result)
         os.close(self._result)
-        if self._pool is not None:
-            self._pool.close()
+        self._place.end_workers()  # first of all: the job may start now
         if self._hub is not None:
             self._hub.flush(2.0)
             self._hub.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            if self._pool is None or not self._pool.undead():
-                os.unlink(self._note)
+        self._place.close()
 
     def _prepare(self) -> None:
         job, burnin = self._job, self._burnin
-        os.makedirs(os.path.dirname(self._note), mode=0o755, exist_ok=True)
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        names = tuple(dict.fromkeys((job.node, self._leader_name)))
         alone = len(job.nodes) == 1
-        where = {} if alone else surroundings.addresses(names, at_node(burnin.addresses, job.node))
-        self._addresses = where
+        names = tuple(dict.fromkeys((job.node, *self._succession.targets())))
+        where = {} if alone else self._addresses(names)
         authenticator: Authenticator = Alone() if alone else for_site(self._settings, job.node)
         hub = Hub(authenticator, me=job.node, key=job.key, peers=set(job.nodes) - {job.node})
         self._hub = hub
-        plan = WorkerPlan(
-            0,
-            burnin.cuda_library or "libcuda.so.1",
-            tuple(candidates(burnin.nccl_library, self._settings.site.prefix)),
-            self._limits.abort_s * 0.8,
-        )
-        environment = surroundings.worker_environment(
-            self._settings.site, burnin, node=job.node, address=where.get(job.node, ""), log_folder=self._folder
-        )
-        self._pool = Pool(
-            {gpu: plan._replace(gpu=gpu) for gpu in range(job.gpus)},
-            environment,
-            watch=hub.register,
-            unwatch=hub.unregister,
-            changed=self._write_note,
-        )
+        self._address = where.get(job.node, "")
+        source = self._address if self._address and surroundings.interface_of(self._address) else ""
+        ports = surroundings.ports(job.key, burnin)
+        self._link = Link(hub, self._succession, where, ports, source)
         self._prove_efa = burnin.transport == "efa" and not alone and not self._survey
-        root = at_node(self._settings.site.root, job.node)
-        self._efa = EfaLook(self._folder, root) if self._prove_efa else None
-        self._station = Station(
-            job.node, job.gpus, self._pool, self._to_leader, abort_s=self._limits.abort_s, facts=self._facts
+        self._station = self._place.open(
+            hub, self._to_leader, address=self._address, abort_s=self._limits.abort_s, prove=self._prove_efa
         )
-        # Contexts take seconds on real cards: open them while the other nodes are still on their way. Where an earlier pass
-        # is likely to do, they are opened with the first round, if there is one.
-        for gpu in range(0 if job.reusable else job.gpus):
-            self._pool.start(gpu)
         hub.register(self._result, "hook")
-        if job.node == self._leader_name:
-            self._lead(hub)
 
-    def _facts(self, number: int) -> Mapping[str, Any]:
-        """Return what NCCL's logs and EFA's counters say of the first run, which is the one that must be proven."""
-        return self._efa.facts() if self._efa is not None and number == 0 else {}
+    def _addresses(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the addresses of this node and the candidates, as far as they are known. LackingError where that is too little."""
+        job, share = self._job, self._settings.site.share
+        leads = job.node in self._succession.order()
+        found = surroundings.addresses(names, at_node(self._burnin.addresses, job.node), share=share, needed=())
+        missing = [name for name in names if name not in found]
+        if missing and leads:
+            found |= surroundings.addresses_by_slurm(self._settings, missing)
+            surroundings.publish(share, job.key, {name: found[name] for name in missing if name in found})
+        while missing and not self._can_meet(found) and time.monotonic() < self.started + self._burnin.rendezvous_s:
+            # Only leaders ask Slurm; the others wait for what these leave on the share.
+            if not share or leads or not surroundings.is_read(self._result):
+                break
+            found |= surroundings.published(share, job.key)
+            time.sleep(PUBLISHED_EVERY_S)
+        if not self._can_meet(found):
+            raise LackingError(
+                f"no address is known for {next(name for name in names if name not in found)}",
+                remedy="Give burnin.addresses a file that lists it, or make the name resolve",
+            )
+        return found
 
-    def _write_note(self, pids: tuple[int, ...]) -> None:
-        processes = [[pid, ticks] for pid in (os.getpid(), *pids) if (ticks := _start_ticks(pid)) is not None]
-        note = {"schema": 1, "job_id": self._job.job_id, "processes": processes}
-        with contextlib.suppress(OSError), open(self._note, "w", encoding="utf-8") as stream:
-            json.dump(note, stream)
+    def _can_meet(self, found: Collection[str]) -> bool:
+        me = self._job.node
+        return any(name in found for name in self._succession.targets()) and (
+            me in found or me not in self._succession.order()
+        )
 
-    def _lead(self, hub: Hub) -> None:
-        job, burnin, now = self._job, self._burnin, time.monotonic()
-        if len(job.nodes) > 1:
-            address = self._addresses[job.node]
-            for port in surroundings.ports(job.key, burnin):
-                try:
-                    hub.listen(address, port)
-                    break
-                except OSError as exc:
-                    print(f"cannot listen on {address}:{port}: {exc}", file=sys.stderr)  # noqa: T201
-            else:
-                raise FmslurmError(f"no port of ours is free on {address}")
-        terms = Terms(
-            nodes=job.nodes,
-            gpus=job.gpus,
-            instance_type=job.instance_type,
-            message_bytes=burnin.message_bytes,
-            iterations=burnin.iterations,
-            floor_busbw_gbs=burnin.floor_busbw_gbs,
-            pair_floor_busbw_gbs=burnin.pair_floor_busbw_gbs,
-            rendezvous_s=burnin.rendezvous_s,
-            deadline_s=self._left(now),
-            prove_efa=self._prove_efa,
+    def _lead(self, now: float) -> None:
+        """Begin to lead."""
+        job, burnin = self._job, self._burnin
+        self._link.forget(self._succession.targets())
+        if len(job.nodes) > 1 and not self._listen():
+            self._succession.gone.add(job.node)
+            if not self._succession.targets():
+                raise FmslurmError(f"no port of ours is free on {self._address}")
+            return
+        rendezvous_s = max(burnin.rendezvous_s - (now - self.started), burnin.rendezvous_s / 4)
+        margin_s = min(2.0, 0.05 * self._times.total_s)
+        conditions = terms(
+            job,
+            self._settings,
+            self._times,
+            rendezvous_s=rendezvous_s,
+            deadline_s=max(0.0, self.started + self._times.work_s - now - margin_s),
+            prove=self._prove_efa,
             survey=self._survey,
         )
-        self._leader = Leader(terms, self._to_node, now)
-        self._joined = True
-        self._hello(now)
+        now = time.monotonic()
+        self._leader = Leader(conditions, self._to_node, now, broadcast=self._to_nodes, gone=self._lost)
+        self._probe_at = now + PROBE_EVERY_S
+        self._follow(job.node, now)
 
-    def _left(self, now: float) -> float:
-        # The last two seconds are for the verdict's way to the others and back to the hook.
-        return max(0.0, self._deadline - now - min(2.0, 0.05 * self._deadline_s))
+    def _listen(self) -> bool:
+        assert self._hub is not None
+        for port in surroundings.ports(self._job.key, self._burnin):
+            try:
+                self._hub.listen(self._address, port)
+            except OSError as exc:
+                print(f"cannot listen on {self._address}:{port}: {exc}", file=sys.stderr)  # noqa: T201
+            else:
+                return True
+        return False
 
-    def _hello(self, now: float) -> None:
-        left_s = self._left(now)
-        hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": left_s}
-        self._to_leader(hello | {"reuse": self._job.reusable})
+    def _follow(self, leader: str, now: float) -> None:
+        """Join who leads."""
+        self._following = leader
+        self._link.forget(name for name in self._succession.targets() if name != leader)
+        hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": self._left_s(now)}
+        self._to_leader(hello | {"reuse": self._job.reusable, "left": self._left})
         self._next_sign = now + self._limits.silence_s / 3
         self._heard_leader = now
 
+    def _left_s(self, now: float) -> float:
+        # The last two seconds are for the verdict's way to the others and back to the hook.
+        return max(0.0, self._deadline - now - min(2.0, 0.05 * self._times.total_s))
+
     def _to_leader(self, message: Mapping[str, Any]) -> None:
-        if self._job.node == self._leader_name:
+        if self._following == self._job.node:
             self._inbox.append(("", message))
-        elif self._hub is not None:
-            self._hub.send(self._leader_name, message)
+        elif self._following and self._hub is not None:
+            self._hub.send(self._following, message)
 
     def _to_node(self, node: str, message: Mapping[str, Any]) -> None:
-        if node == self._job.node:
-            self._inbox.append((self._leader_name, message))
-        elif self._hub is not None:
-            self._hub.send(node, message)
+        self._to_nodes((node,), message)
+
+    def _to_nodes(self, nodes: Collection[str], message: Mapping[str, Any]) -> None:
+        if self._job.node in nodes:
+            self._inbox.append((self._job.node, message))
+        if self._hub is not None:
+            self._hub.broadcast([name for name in nodes if name != self._job.node], message)
 
     def _turn(self, now: float) -> None:
         """Let one moment pass."""
@@ -211,111 +220,257 @@ class Agent:
         if self._outcome is not None:
             return
         if now >= self._deadline:
-            self._outcome = unknown("burnin.deadline", f"no verdict within {self._deadline_s:.0f} s")
+            self._outcome = unknown("burnin.deadline", f"no verdict within {self._times.total_s:.0f} s")
             return
+        if now - self._turned > self._limits.silence_s / 2:
+            self._heard_leader = now  # it was us who stood still: what the leader said waits to be read
+        self._turned = now
         self._station.tick(now)
         if self._leader is not None:
             self._leader.tick(now)
-        self._keep_in_touch(now)
-        self._tell_hook(now)
+            if self._leader.isolated:
+                self._step_down(now)
+        if self._leader is None and not self._following:
+            self._seek(now)
+        else:
+            self._keep_in_touch(now)
+        if self._leader is not None:
+            self._look_around(now)
+            self._tell_hook(now)
         for event in self._hub.poll(0.0 if self._inbox else TICK_S):
-            self._on_event(event, time.monotonic())
+            if self._outcome is None:
+                self._on_event(event, time.monotonic())
 
-    def _tell_hook(self, now: float) -> None:
-        """Leave beside the note what goes on; the hook, which may wait for the share, passes it on to who asks."""
-        if self._leader is None or now < self._tell_at:
+    def _seek(self, now: float) -> None:
+        """Look for who leads, or lead."""
+        targets = self._succession.targets()
+        if now >= self._give_up or not self._succession.order():
+            self._outcome = self._nobody_leads()
             return
-        self._tell_at = now + TELL_EVERY_S
-        phase, waiting = progress = self._leader.progress()
-        if progress == self._told:
+        if self._over(now):
             return
-        self._told = progress
-        data = {"schema": 1, "phase": phase, "waiting": waiting[:8], "absent": len(waiting), "since": time.time()}
-        path = os.path.join(self._folder, PROGRESS)
-        with contextlib.suppress(OSError):
-            with open(path + "~", "w", encoding="utf-8") as stream:
-                json.dump(data, stream)
-            os.replace(path + "~", path)
+        if self._succession.leads(now):
+            self._lead(now)
+        else:
+            self._link.knock(targets, now)
+
+    def _over(self, now: float) -> bool:
+        """Say whether this attempt's burn-in is over, by what the others left on the share; a look now and then."""
+        share = self._settings.site.share
+        if not share or self._survey or now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY_S
+        outcome = surroundings.known_outcome(share, self._job, since=time.time() - 2 * self._times.total_s)
+        if outcome is not None and self._leader is not None:
+            self._leader.adopt(outcome)
+        elif outcome is not None:
+            self._outcome = outcome
+        return outcome is not None
+
+    def _nobody_leads(self) -> Outcome:
+        if self._lost:
+            name, why = next(reversed(self._lost.items()))
+            return unknown("burnin.peer-lost", f"the agent of {name}, which led, went away: {why}")
+        absent = [name for name in self._succession.order() if name != self._job.node]
+        tried = "; ".join(f"{name}: {self._link.why[name]}" for name in absent if name in self._link.why)
+        words = f"none of {', '.join(absent)} leads" + (f" ({tried})" if tried else "")
+        return unknown("burnin.peer-absent", words, measured={"absent": absent, "suspects": [], "passed": False})
+
+    def _look_around(self, now: float) -> None:
+        """As leader: look whether a later candidate leads, too, and whether all is over where nothing has begun."""
+        assert self._leader is not None
+        if not self._leader.begun and self._over(now):
+            return
+        if now >= self._probe_at:
+            self._probe_at = now + PROBE_EVERY_S
+            if not self._leader.progress()[1]:
+                return  # all are there, or a run goes on that nobody shall disturb
+            order = self._succession.order()
+            later = order[order.index(self._job.node) + 1 :] if self._job.node in order else ()
+            self._link.knock((name for name in later if name not in self._leader.joined), now)
+
+    def _step_down(self, now: float) -> None:
+        """Most nodes are gone at once, and it is more likely us who are lost: find out whom they follow."""
+        assert self._hub is not None
+        assert self._leader is not None
+        why = "most nodes lost the way to it"
+        self._lost[self._job.node] = why
+        self._succession.lost(self._job.node, now)
+        self._leave_lead(now)
+
+    def _leave_lead(self, now: float) -> None:
+        assert self._hub is not None
+        self._hub.stop_listening()
+        self._leader = None
+        self._inbox.clear()
+        self._seek_anew(now)
+
+    def _seek_anew(self, now: float) -> None:
+        self._following = ""
+        self._station.abandon()
+        self._place.begin_anew()
+        self._give_up = min(self._deadline - 1.0, max(self._give_up, now + self._burnin.rendezvous_s))
+
+    def _yield_to(self, other: str, now: float) -> None:
+        """Follow another leader, and tell those that followed us."""
+        assert self._hub is not None
+        assert self._leader is not None
+        followers = [name for name in self._leader.joined if name not in (self._job.node, other)]
+        self._hub.broadcast(followers, {"t": "moved", "to": other})
+        self._leave_lead(now)
+        self._follow(other, now)
 
     def _keep_in_touch(self, now: float) -> None:
-        """Followers look for the leader until they have it; both sides show that they live."""
+        """Show that we live, and see that the leader does."""
         assert self._hub is not None
-        if not self._joined:
-            if now >= self.started + self._burnin.rendezvous_s:
-                words = f"{self._leader_name} did not answer in time"
-                self._outcome = unknown("burnin.peer-absent", words)
-            elif now >= self._next_try and self._leader_name not in self._hub.peers():
-                ports = surroundings.ports(self._job.key, self._burnin)
-                port = ports[self._tries % len(ports)]
-                self._tries += 1
-                self._next_try = now + self._retry_s + 6.0  # `down` brings it forward
-                self._hub.connect(self._leader_name, self._addresses[self._leader_name], port)
-            return
         if now >= self._next_sign:
             self._next_sign = now + self._limits.silence_s / 3
             self._to_leader({"t": "alive"})
             if self._leader is not None:
-                for peer in self._hub.peers():
-                    self._hub.send(peer, {"t": "alive"})
+                self._hub.broadcast(self._hub.peers(), {"t": "alive"})
         if self._leader is None and now - self._heard_leader > self._limits.silence_s:
-            self._outcome = unknown(
-                "burnin.peer-silent", f"no sign of life from the agent of {self._leader_name}, which leads"
-            )
+            self._lose_leader(f"no sign of life for {self._limits.silence_s:.0f} s", now)
+
+    def _lose_leader(self, why: str, now: float) -> None:
+        """The leader is gone: the next candidate leads, and all begin anew, where there is the time for it."""
+        assert self._hub is not None
+        gone = self._following
+        self._hub.forget(gone)
+        self._lost[gone] = why
+        self._succession.lost(gone, now)
+        self._seek_anew(now)
+        if self._survey or now + ANEW_S > self._deadline or not self._succession.order():
+            self._outcome = self._nobody_leads()
 
     def _on_event(self, event: Event, now: float) -> None:
         if event.kind == "ready":
             if event.data == "hook":
-                raise SystemExit(0)  # whoever waited is gone: nobody needs an outcome
+                self._on_hook_gone(now)
             assert isinstance(event.data, int)
-            assert self._pool is not None
-            messages, ended = self._pool.read(event.data)
+            messages, ended = self._place.read(event.data)
             for message in messages:
                 self._station.on_worker(event.data, message, now)
             if ended:
                 self._station.on_worker_ended(event.data, ended, now)
         elif event.kind == "message":
-            if self._leader is not None:
-                self._leader.on_message(event.peer, event.body, now)
-            elif event.peer == self._leader_name:
-                self._heard_leader = now
-                self._order(event.body, now)
-        elif event.kind == "up" and self._leader is None and event.peer == self._leader_name:
-            self._joined = True
-            self._hello(now)
+            self._on_message(event.peer, event.body, now)
+        elif event.kind == "up":
+            self._on_up(event.peer, now)
         elif event.kind == "down":
             self._on_down(event.peer, str(event.body.get("why")), now)
+        elif event.kind == "version":
+            self._on_version(event.peer, event.body.get("version"), now)
+        elif event.kind == "refused":
+            print(f"refused: {event.body.get('why')}", file=sys.stderr)  # noqa: T201
+
+    def _on_up(self, peer: str, now: float) -> None:
+        assert self._hub is not None
+        if not self._link.knocked(peer):
+            return  # it came to us
+        if self._leader is not None:
+            self._hub.send(peer, {"t": "lead", "reach": self._leader.reach})
+        elif not self._following:
+            self._follow(peer, now)
+        elif peer != self._following:
+            self._hub.forget(peer)
+
+    def _on_message(self, peer: str, body: Mapping[str, Any], now: float) -> None:
+        assert self._hub is not None
+        kind = body.get("t")
+        if kind == "lead":
+            if self._leader is None:
+                self._hub.send(peer, {"t": "moved", "to": self._following})
+                return
+            order = self._job.nodes
+            stays = prevails(self._leader.reach, self._job.node, int(body.get("reach", 0)), peer, order)
+            self._hub.send(peer, {"t": "leads", "name": self._job.node if stays else peer})
+            if not stays:
+                self._yield_to(peer, now)
+        elif kind == "leads" and self._leader is not None:
+            if body.get("name") == peer:
+                self._yield_to(peer, now)
+        elif self._leader is not None:
+            if kind != "moved":
+                self._leader.on_message(peer, body, now)
+        elif peer == self._following:
+            self._heard_leader = now
+            if kind == "moved":
+                self._hub.forget(peer)
+                self._seek_anew(now)
+            else:
+                self._order(body, now)
 
     def _on_down(self, peer: str, why: str, now: float) -> None:
+        self._link.failed(peer, why, now)
         if self._leader is not None:
             self._leader.on_down(peer, why, now)
-        elif self._joined:
-            self._outcome = unknown("burnin.peer-lost", f"the agent of {peer}, which leads, went away: {why}")
-        else:
-            if self._tries % 3 == 0:
-                self._retry_s = min(self._retry_s * 1.5, RETRY_MAX_S)
-            self._next_try = now + self._retry_s
+        elif peer == self._following:
+            self._lose_leader(why, now)
+
+    def _on_version(self, peer: str, version: object, now: float) -> None:
+        if self._leader is not None:
+            self._leader.on_version(peer, version, now)
+        elif not self._following:
+            words = f"{peer} speaks version {version} of the channel, {self._job.node} another"
+            self._outcome = unknown("burnin.versions", words)
+
+    def _on_hook_gone(self, now: float) -> None:
+        """Whoever waited is gone and needs no outcome. Where the attempt is over, the others need not wait either."""
+        share = self._settings.site.share
+        reason = surroundings.ended(share, self._job.key) if share and not self._survey else ""
+        if reason and self._leader is not None:
+            self._leader.over(reason)
+        elif reason:
+            self._to_leader({"t": "over", "reason": reason})
+        if self._hub is not None:
+            self._hub.unregister(self._result)
+            self._hub.flush(1.0)
+        self._place.close()
+        raise SystemExit(0)
 
     def _order(self, message: Mapping[str, Any], now: float) -> None:
-        if message.get("t") != "verdict":
+        """Take what the leader says."""
+        kind = message.get("t")
+        if kind == "propose":
+            culprits = [str(name) for name in message.get("culprits", ())]
+            yes = self._voice.ask(culprits) and self._place.keep(self._voice)
+            self._to_leader({"t": "voice", "culprits": culprits, "yes": yes})
+        elif kind == "stay":
+            self._left = [str(name) for name in message.get("left", ())]
+        elif kind == "verdict":
+            self._take_verdict(message)
+        elif kind != "alive":
+            self._place.on_order(message)
             self._station.on_order(message, now)
-            return
+
+    def _take_verdict(self, message: Mapping[str, Any]) -> None:
         try:
-            self._outcome = outcome_from_json(message["outcome"])
+            outcome = outcome_from_json(message["outcome"])
         except (ValueError, KeyError) as exc:
-            self._outcome = unknown("burnin.versions", f"{self._leader_name} sent a verdict that cannot be read: {exc}")
+            words = f"{self._following} sent a verdict that cannot be read: {exc}"
+            self._outcome = unknown("burnin.versions", words)
+            return
+        if message.get("leave") and self._voice.leave(self._following) and self._place.keep(self._voice):
+            self._to_leader({"t": "voice", "left": True})
+        nodes = list(self._job.nodes)
+        self._outcome = outcome._replace(measured={"nodes": nodes, "tested": nodes, **outcome.measured})
 
-
-def _start_ticks(pid: int) -> int | None:
-    """Return when a process began (clock ticks since boot): with its pid it can be mistaken for no other."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            return int(stream.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
+    def _tell_hook(self, now: float) -> None:
+        """Leave what goes on for the hook to pass on."""
+        if self._leader is None or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_EVERY_S
+        if (progress := self._leader.progress()) != self._told:
+            self._told = progress
+            self._place.tell_progress(*progress)
 
 
 def record(job: BurninJob, settings: Settings, outcome: Outcome) -> None:
     """Write the outcome down: each node its own history, here and on the share; the leader also beside the attempt."""
+    if outcome.verdict.verdict in (PASS, WARN):
+        # What passed is the nodes that were tested together, not those of the job that are still to come.
+        tested = tuple(name for name in job.nodes if name in outcome.measured.get("tested", job.nodes))
+        job = job._replace(nodes=tested or job.nodes)
     line = history_line.line_of(job, outcome, now=time.time(), message_bytes=settings.burnin.message_bytes)
     with contextlib.suppress(OSError, FmslurmError):
         history.append(at_node(settings.site.state_dir, job.node), line)

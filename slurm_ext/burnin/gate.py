@@ -13,14 +13,17 @@ import subprocess
 import sys
 import time
 
-from slurm_ext.burnin import rules
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
-from slurm_ext.burnin.surroundings import EFA_LIBRARIES
 from slurm_ext.command import clean_env
 from slurm_ext.config.model import Burnin, Settings, at_node
 
 #: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
 MARGIN_S = 2.0
+
+#: Where the EFA installer puts the plugin and libfabric; on the search path for images that forgot ldconfig.
+EFA_LIBRARIES = (
+    "/opt/amazon/ofi-nccl/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu:/opt/amazon/efa/lib:/opt/amazon/efa/lib64"
+)
 
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.agent import main; main()"
@@ -31,6 +34,8 @@ _ANSWER_MAX = 4 << 20
 
 def work_s(burnin: Burnin, *, nodes: int = 1, strict: bool = False) -> float:
     """Return how long (seconds) nodes that are all there may take until their verdict: the deadline of the burn-in itself."""
+    from slurm_ext.burnin import rules
+
     extra_s = max(0.0, burnin.strict_sustain_s - burnin.sustain_s) if strict else 0.0
     return rules.deadline_for(burnin.deadline_s, nodes, group_nodes=burnin.group_nodes, extra_sustain_s=extra_s)
 

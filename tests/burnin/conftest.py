@@ -51,6 +51,7 @@ class Cluster:
             "rendezvous_s": 8.0,
             "message_bytes": 1 << 20,
             "iterations": 3,
+            "sustain_s": 0.2,
             "floor_busbw_gbs": 0.002,
             "pair_floor_busbw_gbs": 0.002,
             "nccl_library": str(libraries / "libnccl.so.2"),

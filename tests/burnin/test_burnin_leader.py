@@ -11,7 +11,7 @@ import pytest
 
 from slurm_ext import __version__
 from slurm_ext.burnin.leader import Leader, Terms
-from slurm_ext.burnin.model import OK, SLOW, Outcome, RankReport
+from slurm_ext.burnin.model import HANG, OK, SLOW, Outcome, RankReport
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 
 Play = Callable[[str, Mapping[str, Any], tuple[str, ...]], str]
@@ -38,11 +38,11 @@ class Fabric:
         message = {"t": "hello", "version": __version__, "gpus": 1, "left_s": 88.0, **more}
         self.leader.on_message(node, message, self.now)
 
-    def run(self, *, absent: tuple[str, ...] = ()) -> Outcome:
-        for node in self.terms.nodes:
+    def run(self, *, absent: tuple[str, ...] = (), hello: bool = True, turns: int = 300) -> Outcome:
+        for node in self.terms.nodes if hello else ():
             if node not in absent:
                 self.hello(node)
-        for _ in range(100):
+        for _ in range(turns):
             if self.leader.outcome is not None and not self.orders:
                 return self.leader.outcome
             self.turn()
@@ -66,6 +66,9 @@ class Fabric:
         for node, order in batch:
             if order["t"] == "verdict":
                 self.verdicts[node] = order["outcome"]
+            elif order["t"] == "propose" and node not in self.mute:
+                voice = {"t": "voice", "culprits": order["culprits"], "yes": True}
+                self.leader.on_message(node, voice, self.now)
         for node, order in started:
             group = next(tuple(g) for g in groups if node in g)
             state = self.play(node, order, group)
@@ -92,12 +95,16 @@ def test_the_culprit_is_found_in_three_more_rounds() -> None:
     assert fabric.verdicts["n5"]["culprits"] == ["n17"]
 
 
-def test_a_silent_node_is_unknown_and_named() -> None:
+def test_a_silent_node_is_left_out_and_the_rest_runs_again() -> None:
     fabric = Fabric(terms(4), lambda node, order, group: "silent" if node == "n2" else OK)
     fabric.mute = ("n2",)
     outcome = fabric.run()
-    assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (UNKNOWN, "burnin.peer-silent", ())
+    assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (UNKNOWN, "burnin.peer-absent", ())
     assert outcome.verdict.findings[0].target == "node:n2"
+    assert "no sign of life" in outcome.verdict.findings[0].evidence[0]
+    assert (outcome.measured["absent"], outcome.measured["suspects"]) == (["n2"], ["n2"])
+    assert outcome.measured["passed"] is True
+    assert fabric.rounds == [[("n0", "n1", "n2", "n3")], [("n0", "n1", "n3")]]
 
 
 def test_an_absent_node_is_told_at_the_end_of_the_rendezvous() -> None:
@@ -119,12 +126,21 @@ def test_nodes_that_differ_are_unknown(more: dict[str, Any], rule: str) -> None:
     assert fabric.leader.outcome.verdict.rule == rule
 
 
-def test_an_agent_that_starts_anew_ends_it() -> None:
+def test_an_agent_that_says_hello_twice_before_all_are_there_is_nothing() -> None:
     fabric = Fabric(terms(3), lambda node, order, group: OK)
     fabric.hello("n0")
     fabric.hello("n0")
-    assert fabric.leader.outcome is not None
-    assert fabric.leader.outcome.verdict.rule == "burnin.agent-restarted"
+    assert fabric.run().verdict.verdict == PASS
+
+
+def test_an_agent_that_starts_anew_in_the_middle_is_tested_with_witnesses() -> None:
+    fabric = Fabric(terms(5, late_s=60.0), lambda node, order, group: OK)
+    for name in fabric.terms.nodes:
+        fabric.hello(name)
+    fabric.hello("n3")
+    outcome = fabric.run(hello=False)
+    assert (outcome.verdict.verdict, outcome.measured["absent"]) == (PASS, [])
+    assert fabric.rounds[-1] == [("n0", "n1", "n2", "n3")]
 
 
 def test_the_hook_that_waits_least_sets_the_deadline_and_a_failure_never_passes_for_it() -> None:
@@ -139,16 +155,34 @@ def test_the_hook_that_waits_least_sets_the_deadline_and_a_failure_never_passes_
     assert (outcome.verdict.verdict, outcome.verdict.rule, outcome.culprits) == (FAIL, "burnin.deadline", ())
 
 
-def test_a_lost_connection_is_unknown_and_late_messages_get_the_verdict() -> None:
-    fabric = Fabric(terms(3), lambda node, order, group: OK)
+def test_a_lost_connection_is_nobodys_fault_and_late_messages_get_the_verdict() -> None:
+    fabric = Fabric(terms(3), lambda node, order, group: "silent" if len(fabric.rounds) == 1 else OK)
     for name in fabric.terms.nodes:
         fabric.hello(name)
+    fabric.turn()
     fabric.leader.on_down("n2", "reset", fabric.now)
-    assert fabric.leader.outcome is not None
-    assert fabric.leader.outcome.verdict.rule == "burnin.peer-lost"
-    fabric.orders.clear()
+    for node in ("n0", "n1"):  # they obey the order to stop
+        report = RankReport(0, node, 0, HANG)
+        message = {"t": "report", "round": 0, "ranks": [report._asdict()], "facts": {}}
+        fabric.leader.on_message(node, message, fabric.now)
+    outcome = fabric.run(hello=False, absent=("n2",))
+    assert (outcome.verdict.rule, outcome.measured["absent"]) == ("burnin.peer-absent", ["n2"])
+    assert outcome.verdict.findings[0].evidence == ("reset",)
     fabric.leader.on_message("n1", {"t": "alive"}, fabric.now)
     assert [order["t"] for _, order in fabric.orders] == ["verdict"]
+
+
+def test_a_leader_that_most_nodes_leave_at_once_does_not_think_that_they_are_gone() -> None:
+    fabric = Fabric(terms(5), lambda node, order, group: "silent")
+    for name in fabric.terms.nodes:
+        fabric.hello(name)
+    fabric.turn()
+    for name in ("n1", "n2"):
+        fabric.leader.on_down(name, "reset", fabric.now)
+        assert not fabric.leader.isolated
+    fabric.leader.on_down("n3", "reset", fabric.now)
+    assert fabric.leader.isolated
+    assert fabric.leader.outcome is None
 
 
 def test_a_thousand_nodes_are_no_burden() -> None:

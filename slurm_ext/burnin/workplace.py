@@ -1,0 +1,154 @@
+"""What an agent has on its own node: its workers, their station, the folder of their logs, and the note that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_ext.burnin import surroundings
+from slurm_ext.burnin.efa_look import EfaLook
+from slurm_ext.burnin.model import BurninJob
+from slurm_ext.burnin.nccl import candidates
+from slurm_ext.burnin.pool import Pool
+from slurm_ext.burnin.station import Send, Station
+from slurm_ext.burnin.succession import Voice
+from slurm_ext.burnin.worker import WorkerPlan
+from slurm_ext.channel import Hub
+from slurm_ext.config.model import Settings, at_node
+
+#: In the burn-in's folder on this node: what the leader does now.
+PROGRESS = "progress.json"
+
+#: Voices of attempts that are so old (seconds) are nobody's concern.
+VOICE_KEPT_S = 86_400.0
+
+
+class Workplace:
+    """All that an agent must clean up behind it, and the one voice that must outlive it."""
+
+    def __init__(self, job: BurninJob, settings: Settings) -> None:
+        self._job, self._settings = job, settings
+        # The hooks know by this file what of a burn-in is still there when its job ends.
+        self._note = os.path.join(
+            at_node(settings.site.run_dir, job.node), "burnin", f"{job.job_id}-{job.restarts}.json"
+        )
+        self.folder = self._note.removesuffix(".json") + ".d"
+        self._voice_file = self._note.removesuffix(".json") + ".voice"
+        self._pool: Pool | None = None
+        self._efa: EfaLook | None = None
+        self._prove_round = -1
+        self._mnnvl = ""
+
+    def open(self, hub: Hub, send: Send, *, address: str, abort_s: float, prove: bool) -> Station:
+        """Make the folder, the pool and the station, which answers through `send`. OSError where a file is in the way."""
+        job, burnin, site = self._job, self._settings.burnin, self._settings.site
+        os.makedirs(os.path.dirname(self._note), mode=0o755, exist_ok=True)
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        plan = WorkerPlan(
+            0,
+            burnin.cuda_library or "libcuda.so.1",
+            tuple(candidates(burnin.nccl_library, site.prefix)),
+            abort_s * 0.8,
+        )
+        environment = surroundings.worker_environment(
+            site, burnin, node=job.node, address=address, log_folder=self.folder
+        )
+        self._pool = Pool(
+            {gpu: plan._replace(gpu=gpu) for gpu in range(job.gpus)},
+            environment,
+            watch=hub.register,
+            unwatch=hub.unregister,
+            changed=self._write_note,
+        )
+        self._efa = EfaLook(self.folder, at_node(site.root, job.node)) if prove else None
+        station = Station(job.node, job.gpus, self._pool, send, abort_s=abort_s, facts=self._facts)
+        # Contexts take seconds on real cards: open them while the other nodes are still on their way. Where an earlier pass
+        # is likely to do, they are opened with the first round, if there is one.
+        for gpu in range(0 if job.reusable else job.gpus):
+            self._pool.start(gpu)
+        return station
+
+    def on_order(self, message: Mapping[str, Any]) -> None:
+        """Take note of an order: the first run of a cohort is the one whose transport must be proven."""
+        if message.get("t") == "round" and message.get("prove"):
+            self._prove_round = int(message["round"])
+            if str(message.get("mnnvl", "")) != self._mnnvl:
+                self._mnnvl = str(message.get("mnnvl", ""))
+                self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Take that the workers of the next round are others, and so are their logs."""
+        if self._efa is not None:
+            self._efa.begin()
+
+    def read(self, gpu: int) -> tuple[list[dict[str, Any]], str]:
+        """Return what a worker said, and how it ended (empty: it lives)."""
+        return self._pool.read(gpu) if self._pool is not None else ([], "")
+
+    def _facts(self, number: int) -> Mapping[str, Any]:
+        """Return what NCCL's logs and EFA's counters say of a round."""
+        return self._efa.facts() if self._efa is not None and number == self._prove_round else {}
+
+    def _write_note(self, pids: tuple[int, ...]) -> None:
+        processes = [[pid, ticks] for pid in (os.getpid(), *pids) if (ticks := _start_ticks(pid)) is not None]
+        note = {"schema": 1, "job_id": self._job.job_id, "processes": processes}
+        with contextlib.suppress(OSError), open(self._note, "w", encoding="utf-8") as stream:
+            json.dump(note, stream)
+
+    def tell_progress(self, phase: str, waiting: tuple[str, ...]) -> None:
+        """Leave beside the note what goes on; the hook, which may wait for the share, passes it on to who asks."""
+        data = {"schema": 1, "phase": phase, "waiting": waiting[:8], "absent": len(waiting), "since": time.time()}
+        path = os.path.join(self.folder, PROGRESS)
+        with contextlib.suppress(OSError):
+            with open(path + "~", "w", encoding="utf-8") as stream:
+                json.dump(data, stream)
+            os.replace(path + "~", path)
+
+    def voice(self) -> Voice:
+        """Return this node's voice in the attempt, as an earlier agent of it may have left it."""
+        with contextlib.suppress(OSError, ValueError), open(self._voice_file, encoding="utf-8") as stream:
+            return Voice.from_json(json.load(stream))
+        return Voice()
+
+    def keep(self, voice: Voice) -> bool:
+        """Write a voice down before it is given; say whether it is there. Old ones of other attempts go."""
+        try:
+            with open(self._voice_file + "~", "w", encoding="utf-8") as stream:
+                json.dump(voice.to_json(), stream)
+            os.replace(self._voice_file + "~", self._voice_file)
+        except OSError:
+            return False
+        folder = os.path.dirname(self._voice_file)
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                path = os.path.join(folder, name)
+                if name.endswith(".voice") and time.time() - os.stat(path).st_mtime > VOICE_KEPT_S:
+                    os.unlink(path)
+        return True
+
+    def end_workers(self) -> None:
+        """Kill them, and wait for none."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def close(self) -> None:
+        """End what is still there; the note stays where a worker cannot die."""
+        self.end_workers()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if self._pool is None or not self._pool.undead():
+                os.unlink(self._note)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process began (clock ticks since boot): with its pid it can be mistaken for no other."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
