@@ -14,6 +14,7 @@ import json
 import os
 import stat
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,8 @@ _LEAST_PART = 8 << 10
 _SLACK_S = 3_600.0
 #: Partners of earlier failures whose later runs are read as well.
 _PARTNERS_MAX = 64
+#: Runs of each key that a leader gets, and nodes of one that it gets by name.
+_RUNS_MAX, _NAMED_MAX = 400, 4
 
 #: So often in a row the file may be renamed before our eyes.
 _RENAMED_MAX = 20
@@ -265,7 +268,7 @@ def look(
 ) -> Look:
     """Return what the history of the last `history_d` days holds for a burn-in of `nodes`, within `timeout_s` (seconds).
 
-    With a share: all leaders' runs, and every line of these nodes and of the partners they failed with. Without one, or
+    With a share: the leaders' newest runs (a token for larger sets of nodes), and every line of these nodes and of the partners they failed with. Without one, or
     where it does not answer: this node's own file. `now` is seconds since 1970.
     """
     since = now - history_d * DAY_S
@@ -289,7 +292,7 @@ def look(
             if past is not None and pasts.get(past.job, past).verdict in (UNKNOWN, past.verdict):
                 pasts[past.job] = past
         runs = [run for line in leading if (run := history_line.run_of(line)) is not None]
-        return json.dumps([sorted(runs), sorted(pasts.values(), key=lambda past: past.time)]).encode()
+        return json.dumps([_newest(runs), sorted(pasts.values(), key=lambda past: past.time)]).encode()
 
     answer = _loads(call_bounded(work, timeout_s=timeout_s))
     if not isinstance(answer, list):
@@ -297,6 +300,20 @@ def look(
     runs = tuple(Run(time, tuple(names), busbw, Key(*key)) for time, names, busbw, key in answer[0])
     pasts = (dict(zip(Past._fields, map(_tuple, past), strict=True)) for past in answer[1])
     return Look(runs, tuple(Past(**past) for past in pasts))
+
+
+def _newest(runs: Sequence[Run]) -> list[Run]:
+    """Return the newest runs of each key, oldest first, with a token in place of many names: who reads them only asks
+    whether two sets of nodes are the same, and a leader has no time for a year of a thousand nodes."""
+    count: dict[Key, int] = {}
+    kept = []
+    for run in sorted(runs, reverse=True):
+        count[run.key] = count.get(run.key, 0) + 1
+        if count[run.key] <= _RUNS_MAX:
+            text = " ".join(sorted(run.nodes)).encode()
+            token = f"{len(run.nodes)}-{zlib.crc32(text):08x}-{zlib.adler32(text):08x}"
+            kept.append(run if len(run.nodes) <= _NAMED_MAX else run._replace(nodes=(token,)))
+    return kept[::-1]
 
 
 def _tuple(value: Any) -> Any:

@@ -383,3 +383,23 @@ def test_without_a_share_a_node_knows_its_own(tmp_path: Path) -> None:
     found = history.look("", ("n0",), now=NOW, history_d=30, state_dir=str(tmp_path))
     assert [run.busbw_gbs for run in found.runs] == [350.0]
     assert [past.job for past in found.pasts] == ["c/1-0"]
+
+
+def test_a_leader_gets_the_newest_runs_and_a_token_for_each_larger_set(share: Path) -> None:
+    big = tuple(f"b{i}" for i in range(40))
+    for number in range(3):
+        assert history.append_shared(str(share), "b0", line("b0", nodes=big, job=str(number), days=number))
+    assert history.append_shared(str(share), "b0", line("b0", nodes=big[:39], job="9", days=9))
+    runs = history.look(str(share), NODES, now=NOW, history_d=30).runs
+    assert [len(run.nodes) for run in runs] == [1] * 4
+    assert len({run.nodes for run in runs}) == 2
+    assert [run.time for run in runs] == sorted(run.time for run in runs)
+
+
+def test_a_year_of_one_key_is_cut_to_what_a_leader_has_time_for() -> None:
+    key = Key("p5.48xlarge", "3-4", 1 << 30)
+    runs = [Run(NOW - number, (f"n{number}",), 350.0, key) for number in range(3000)]
+    kept = history._newest(runs)
+    assert len(kept) == 400
+    assert kept[-1] == runs[0]
+    assert history._newest(runs[:5]) == runs[:5][::-1]
