@@ -268,8 +268,9 @@ def look(
 ) -> Look:
     """Return what the history of the last `history_d` days holds for a burn-in of `nodes`, within `timeout_s` (seconds).
 
-    With a share: the leaders' newest runs (a token for larger sets of nodes), and every line of these nodes and of the partners they failed with. Without one, or
-    where it does not answer: this node's own file. `now` is seconds since 1970.
+    With a share: the leaders' newest runs (a token in place of larger sets of nodes), and every line of these nodes and of
+    the partners they failed with. Without one, or where it does not answer: this node's own file. `now` is seconds since
+    1970.
     """
     since = now - history_d * DAY_S
     stop_at = time.monotonic() + _SCAN_SHARE * timeout_s
