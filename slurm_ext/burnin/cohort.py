@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slurm_ext.aws import catalogue
-from slurm_ext.burnin import judge, plan, rules, thresholds, transport
+from slurm_ext.burnin import judge, mnnvl, plan, roll, rules, thresholds, transport
 from slurm_ext.burnin.model import OK, Decision, GroupResult, Past, RankReport, Round, RoundResult
 from slurm_ext.burnin.traffic import CHECKS
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
@@ -80,10 +79,10 @@ class Cohort:
         self._limits = rules.limits(
             terms.deadline_s, nodes=len(nodes), group_nodes=terms.group_nodes, sustain_s=terms.sustain_s
         )
-        row = catalogue.find(terms.instance_type)
-        spans = row is not None and row.nvlink_domain_gpus > row.gpus and len(nodes) > 1
         # Where an NVLink domain spans nodes, data takes it and not EFA: each way is tested by itself.
-        self._ways = ["on", "off"] if spans else [""]
+        self._ways = list(transport.runs_for(terms.instance_type)) if len(nodes) > 1 else [""]
+        self._first_facts: dict[str, Mapping[str, Any]] | None = None
+        self._passed: Decision | None = None
         self._history: list[RoundResult] = []
         self._first: RoundResult | None = None
         self._running: list[_Running] = []
@@ -98,6 +97,11 @@ class Cohort:
     def sustain_s(self) -> float:
         """Return how long (seconds) the sustained traffic of a round of many nodes lasts."""
         return self._limits.sustain_s
+
+    @property
+    def first_facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what nodes told of the run that `headline` is about."""
+        return self._first_facts if self._first_facts is not None else self.facts
 
     def on_message(self, node: str, message: Mapping[str, Any], now: float) -> None:
         """Take one message of a node about the round that runs; one about an earlier round is nothing."""
@@ -225,12 +229,17 @@ class Cohort:
                 self._start_round(step, now)
         else:
             decision = self._proven(step)
-            if decision.verdict.verdict in (PASS, WARN) and len(self._ways) > 1:
-                self._ways.pop(0)
-                self._history = []
-                self._next(now)
-            else:
+            if decision.verdict.verdict not in (PASS, WARN):
                 self.decision = decision
+                return
+            self._passed = roll.together(self._passed, decision)
+            if len(self._ways) == 1:
+                self.decision = self._passed
+                return
+            self._ways.pop(0)
+            self._first_facts = self._first_facts or self.facts
+            self._history, self.facts = [], {}  # the other way is proven by facts of its own
+            self._next(now)
 
     def _proven(self, decision: Decision) -> Decision:
         """Return the decision with what the fleet's history and the transport's proof make of a first run that was well."""
@@ -238,25 +247,25 @@ class Cohort:
         whole = [g for done in self._history for g in done.groups if done.kind in SUSTAINED]
         if terms.survey or any(g.outcome != OK for g in whole):
             return decision
-        by_efa = terms.prove_efa and self._ways[0] != "on"
-        busbw, _, size = self.headline()
-        decision = thresholds.after_pass(
-            decision,
-            terms.relative,
-            instance_type=terms.instance_type,
-            nodes=size,
-            message_bytes=terms.message_bytes,
-            busbw_gbs=busbw,
-            facts=self.facts,
-            over_efa=by_efa,
-            site_floor=terms.floor_busbw_gbs,
-        )
-        if not by_efa or len(self.nodes) < 2 or self._first is None:
+        if self._ways[0] != mnnvl.ON:
+            busbw, _, size = self.headline()
+            decision = thresholds.after_pass(
+                decision,
+                terms.relative,
+                instance_type=terms.instance_type,
+                nodes=size,
+                message_bytes=terms.message_bytes,
+                busbw_gbs=busbw,
+                facts=self.facts,
+                over_efa=terms.prove_efa,
+                site_floor=terms.floor_busbw_gbs,
+            )
+        if not terms.prove_efa or len(self.nodes) < 2:
             return decision
-        found = [self._by_transport(decision, group) for group in self._first.groups if len(group.nodes) > 1]
+        found = [self._by_transport(decision, group) for group in self._history[0].groups if len(group.nodes) > 1]
         refuted = [d for d in found if d.verdict.verdict == FAIL]
         if not refuted:
-            return next((d for d in found if d.verdict.verdict != decision.verdict.verdict), decision)
+            return max(found, key=lambda d: (PASS, WARN, UNKNOWN).index(d.verdict.verdict), default=decision)
         culprits = tuple(dict.fromkeys(name for d in refuted for name in d.culprits))
         suspects = tuple(dict.fromkeys(name for d in refuted for name in d.suspects))
         findings = tuple(f for d in refuted for f in d.verdict.findings)
@@ -312,7 +321,7 @@ class Cohort:
                         "sustain_s": sustain_s,
                         "rails": rails,
                         "mnnvl": way,
-                        "prove": first and way != "on",
+                        "prove": first,
                     },
                 )
         self._missing = len(self._group_of)
@@ -324,7 +333,7 @@ class Cohort:
             message_bytes=self._terms.message_bytes,
             site_floor=self._terms.floor_busbw_gbs,
             site_pair_floor=self._terms.pair_floor_busbw_gbs,
-            mnnvl=self._ways[0] == "on",
+            mnnvl=self._ways[0] == mnnvl.ON,
         )
 
     def _finish_round(self, now: float) -> None:
@@ -337,8 +346,7 @@ class Cohort:
         done = RoundResult(self.kind, tuple(results))
         self._history.append(done)
         self.rounds.append(done)
-        if self._first is None or (len(self._history) == 1 and self._ways[0] == "off"):
-            self._first = done
+        self._first = self._first or done
         self._running, self._group_of = [], {}
         self._next(now)
 
@@ -361,6 +369,7 @@ class Cohort:
         """Test what is left after a loss, by itself: what was measured with the lost node says nothing of the others."""
         self.nodes = tuple(name for name in self.nodes if name not in self.lost)
         self._history, self._first, self.facts = [], None, {}
+        self._first_facts = self._passed = None
         self._running, self._group_of, self._void = [], {}, False
         if not self.nodes or self._terms.survey or now + LEAST_S > self._deadline:
             self.decision = self._lost()

@@ -359,7 +359,7 @@ class Leader:
             measured["tested"] = [name for name in terms.nodes if name in self._roll.tested]
         if first is not None:
             like = terms.relative or thresholds.Relative()
-            key = thresholds.key_for(like, terms.instance_type, size, terms.message_bytes, facts=first.facts)
+            key = thresholds.key_for(like, terms.instance_type, size, terms.message_bytes, facts=first.first_facts)
             measured["key"] = key._asdict()
         return outcome._replace(busbw_gbs=busbw, ranks=ranks, measured=measured)
 

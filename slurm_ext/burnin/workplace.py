@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_ext.burnin import surroundings
+from slurm_ext.burnin import surroundings, transport
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.model import BurninJob
 from slurm_ext.burnin.nccl import candidates
@@ -65,7 +65,13 @@ class Workplace:
             unwatch=hub.unregister,
             changed=self._write_note,
         )
-        self._efa = EfaLook(self.folder, at_node(site.root, job.node)) if prove else None
+        if prove:
+            self._efa = EfaLook(
+                self.folder,
+                at_node(site.root, job.node),
+                clocks_s=burnin.strict_sustain_s if job.strict else 0.0,
+                imex=transport.spans_nodes(job.instance_type),
+            )
         station = Station(job.node, job.gpus, self._pool, send, abort_s=abort_s, facts=self._facts)
         # Contexts take seconds on real cards: open them while the other nodes are still on their way. Where an earlier pass
         # is likely to do, they are opened with the first round, if there is one.
@@ -139,6 +145,8 @@ class Workplace:
     def close(self) -> None:
         """End what is still there; the note stays where a worker cannot die."""
         self.end_workers()
+        if self._efa is not None:
+            self._efa.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             if self._pool is None or not self._pool.undead():
