@@ -17,6 +17,7 @@ from slurm_ext.burnin.model import (
     SLOW,
     WRONG,
     GroupResult,
+    RailResult,
     RankReport,
     Suspect,
 )
@@ -157,3 +158,64 @@ def _laggards(reports: Sequence[RankReport]) -> tuple[tuple[Suspect, ...], tuple
         (),
         evidence,
     )
+
+
+#: A rail below this share of the others' median is the odd one.
+ODD_RAIL = 0.7
+
+
+def judge_rails(
+    nodes: Sequence[str], reports: Sequence[RankReport], *, message_bytes: int, floor_gbs: float
+) -> GroupResult:
+    """Return what each rail (the GPU of one index on every node, a communicator of its own) showed, the odd ones named.
+
+    `floor_gbs` is the group's own, of which each rail carries its part; 0 where nobody knows it: then rails are judged by
+    their own median alone.
+    """
+    found: dict[int, list[RankReport]] = {}
+    for report in reports:
+        found.setdefault(report.gpu, []).append(report)
+    results = {
+        gpu: judge_group(nodes, of_gpu, message_bytes=message_bytes, floor_gbs=floor_gbs / len(found))
+        for gpu, of_gpu in sorted(found.items())
+    }
+    speeds = sorted(r.busbw_gbs for r in results.values() if r.outcome in (OK, SLOW) and r.busbw_gbs is not None)
+    usual = speeds[len(speeds) // 2] if speeds else 0.0
+    rails = tuple(RailResult(gpu, _rail(result, usual), result.busbw_gbs) for gpu, result in results.items())
+    bad = [rail for rail in rails if rail.outcome != OK]
+    worst = min((rail.outcome for rail in bad), key=(WRONG, ERROR, HANG, SLOW).index, default=OK)
+    suspects = tuple(dict.fromkeys(s for r in results.values() for s in r.suspects))
+    environment = tuple(dict.fromkeys(s for r in results.values() for s in r.environment))
+    busbw = min(speeds, default=None)
+    return GroupResult(
+        tuple(nodes),
+        worst,
+        busbw,
+        len(reports),
+        suspects,
+        environment,
+        (_rail_words(rails, bad, usual),) if rails else (),
+        floor_gbs > 0,
+        rails,
+    )
+
+
+def _rail(result: GroupResult, usual: float) -> str:
+    """Return the outcome of a rail beside the usual speed of the others."""
+    below = result.busbw_gbs is not None and result.busbw_gbs < ODD_RAIL * usual
+    return SLOW if result.outcome == OK and below else result.outcome
+
+
+def _rail_words(rails: Sequence[RailResult], bad: Sequence[RailResult], usual: float) -> str:
+    others = f"others {usual:.3g}" if usual else "no rail has a speed"
+    if not bad:
+        return f"no rail stands out: all {len(rails)} about {usual:.3g} GB/s"
+    if len(bad) == len(rails):
+        shown = f"{usual:.3g} GB/s" if usual else "/".join(sorted({rail.outcome for rail in bad}))
+        return f"all {len(rails)} rails alike: {shown}"
+    words = [
+        f"rail {rail.gpu} (gpu {rail.gpu} and its NICs) "
+        + (f"{rail.busbw_gbs:.3g} GB/s" if rail.outcome == SLOW and rail.busbw_gbs is not None else rail.outcome)
+        for rail in bad[:4]
+    ]
+    return f"{'; '.join(words)}, {others}"

@@ -1,69 +1,76 @@
 """What to run next, and when to stop: from the rounds so far to the next round or to the decision. Pure.
 
-All nodes first. On failure: a node that evidence of its own points at runs alone while the rest run together; otherwise
-pairs, again with swapped partners, then each suspect with nodes that passed. A node is convicted only where
+All nodes first. On failure: a node whose own error showed runs alone while the rest run together; otherwise pairs, again
+with other partners, then the doubtful with nodes that passed. These rounds of pairs are the repeated measurement: whoever
+passes in them is cleared for good, and when all are, all run together once more. A node is convicted only where
 
-- it failed twice without any partner, or
-- it failed with three partners (two where there are no more), each of which passed with somebody else, and it never
-  passed with anybody.
+- it failed twice without any partner (four times where it was only slow), or
+- it failed with three partners (two where there are no more), each of which passed with somebody else, never passed with
+  anybody, and failed more often than chance makes likely on what was seen of the others (`plan_evidence`).
 
-Two nodes alone convict neither; more than a third of the nodes convicts none (that is fabric, placement or software).
+Two nodes alone convict neither, unless one did the same with another partner before (`priors`); more than a third of the
+nodes convicts none (that is fabric, placement or software), nor does a slow leaf switch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin.model import OK, WRONG, Decision, GroupResult, Round, RoundResult, Suspect
-from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
+from slurm_ext.burnin import plan_evidence, plan_pairs, plan_words
+from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Past, Round, RoundResult
+from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 
-#: Rounds that confirm suspects with nodes that passed: more cost time and add little.
-CONFIRM_ROUNDS = 3
+#: Rounds of pairs in one burn-in: who is not convicted by then is left open.
+MAX_ROUNDS = 10
 
-
-class Evidence(NamedTuple):
-    """What the rounds so far say of each node."""
-
-    failed_with: dict[str, set[str]]  # partners of failed pairs
-    cleared: frozenset[str]  # passed together with somebody
-    tested: frozenset[frozenset[str]]
-    alone_failed: dict[str, int]  # times it failed without a partner
-    alone_passed: frozenset[str]
-    hints: dict[str, Suspect]  # from the first run of all
-    words: dict[str, str]  # what went wrong, by node
+#: Times that all nodes run together again, after every single node passed with somebody.
+AGAIN_TIMES = 3
 
 
-def next_step(nodes: Sequence[str], history: Sequence[RoundResult]) -> Round | Decision:
-    """Return the next round to run, or the decision. `nodes` are in Slurm's order: neighbours share a switch."""
-    if not history:
-        return Round("all", (tuple(nodes),))
+def next_step(
+    nodes: Sequence[str],
+    history: Sequence[RoundResult],
+    *,
+    leaves: Mapping[str, str] | None = None,
+    group_nodes: int = 64,
+    rails: bool = True,
+    priors: Sequence[Past] = (),
+    now: float | None = None,
+    conclude: bool = False,
+) -> Round | Decision:
+    """Return the next round to run, or the decision. `nodes` are in Slurm's order: neighbours share a switch.
+
+    `leaves` names the leaf switch of nodes, as far as known. `rails` False asks for the decision without naming the rail
+    of a culprit. `conclude` says that time is up: a decision with all that are convicted so far, or, where nobody is, what
+    would be run next. `priors` are earlier burn-ins of these nodes and of their partners then; with
+    `now` (seconds since 1970) only those of the last day count.
+    """
+    known = leaves or {}
     software = [s for done in history for group in done.groups for s in group.environment]
     if software:
-        return _no_tool(software)
-    first = history[0].groups[0]
-    if first.outcome == OK:
-        return _passed(first, len(nodes))
-    evidence = weigh(nodes, history)
-    kinds = [done.kind for done in history]
-    if len(nodes) <= 2:
-        return _few(nodes, history, evidence)
-    hinted = [name for name in nodes if name in evidence.hints]
-    if kinds == ["all"] and 0 < len(hinted) <= _third(nodes):
-        rest = tuple(name for name in nodes if name not in evidence.hints)
-        return Round("isolate", (rest, *((name,) for name in hinted)))
-    if kinds == ["all", "isolate"] and evidence.alone_failed and not _convicted(nodes, evidence):
-        return Round("alone", tuple((name,) for name in nodes if name in evidence.alone_failed))
-    if "isolate" in kinds and evidence.cleared:
-        if _convicted(nodes, evidence) or not (_open(nodes, evidence) or evidence.alone_failed):
-            return _decide(nodes, history, evidence)
-    elif kinds.count("pairs") < 2:
-        return Round("pairs", _pairs(nodes, shift=kinds.count("pairs")))
-    if kinds.count("confirm") < CONFIRM_ROUNDS and (groups := _confirm(nodes, evidence)):
-        return Round("confirm", groups)
-    if not _failures(evidence) and "again" not in kinds:
-        return Round("again", (tuple(nodes),))
-    return _decide(nodes, history, evidence)
+        return plan_words.no_tool(software)
+    if len(nodes) > group_nodes:
+        from slurm_ext.burnin import plan_groups
+
+        step, evidence = plan_groups.step(nodes, history, leaves=known, group_nodes=group_nodes)
+    else:
+        if not history:
+            return Round("all", (tuple(nodes),))
+        first = history[0].groups[0]
+        if first.outcome == OK:
+            return plan_words.passed(first, len(nodes))
+        rounds = [done.groups for done in history[1:] if done.kind != "rails"]
+        evidence = weigh(nodes, first, rounds, leaves=known)
+        step = localise(evidence, first)
+    if isinstance(step, Round) and conclude:
+        step = _so_far(nodes, evidence, history) or step
+    if isinstance(step, Round):
+        return step
+    if priors and not step.culprits and step.suspects:
+        from slurm_ext.burnin import priors as past
+
+        step = past.second_offence(step, evidence, priors, now=now)
+    return _rails(step, history, evidence) if rails and not conclude and step.culprits else _with_rails(step, history)
 
 
 def survey_step(nodes: Sequence[str], history: Sequence[RoundResult]) -> Round | None:
@@ -71,210 +78,167 @@ def survey_step(nodes: Sequence[str], history: Sequence[RoundResult]) -> Round |
     if not history:
         return Round("all", (tuple(nodes),))
     done = len(history) - 1
-    return Round("pairs", _pairs(nodes, shift=done)) if done < (2 if len(nodes) > 2 else 0) else None
+    return Round("pairs", plan_pairs.neighbours(nodes, shift=done)) if done < (2 if len(nodes) > 2 else 0) else None
 
 
-def weigh(nodes: Sequence[str], history: Sequence[RoundResult]) -> Evidence:
-    """Collect what the rounds say of each node."""
-    failed: dict[str, set[str]] = {name: set() for name in nodes}
-    alone: dict[str, int] = {}
-    cleared: set[str] = set()
-    alone_passed: set[str] = set()
-    tested: set[frozenset[str]] = set()
-    words: dict[str, str] = {}
-    for done in history[1:]:
-        for group in done.groups:
-            if len(group.nodes) == 1:
-                if group.outcome == OK:
-                    alone_passed.add(group.nodes[0])
-                else:
-                    alone[group.nodes[0]] = alone.get(group.nodes[0], 0) + 1
-                    words.setdefault(group.nodes[0], _what(group))
-                continue
-            if group.outcome == OK:
-                cleared.update(group.nodes)
-            elif len(group.nodes) == 2:
-                for name, partner in (group.nodes, group.nodes[::-1]):
-                    failed[name].add(partner)
-                    words[name] = _what(group)
-            if len(group.nodes) == 2:
-                tested.add(frozenset(group.nodes))
-    hints = {s.node: s for group in history[0].groups for s in group.suspects}
-    return Evidence(failed, frozenset(cleared), frozenset(tested), alone, frozenset(alone_passed), hints, words)
+def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
+    """Return what to run next among nodes whose first run together failed, or what came out."""
+    nodes = evidence.nodes
+    if len(nodes) <= 2:
+        return _few(evidence, first)
+    pointing = [name for name in nodes if name in evidence.hints and evidence.hints[name].local]
+    if not evidence.alone and not evidence.tests and 0 < len(pointing) <= third(nodes):
+        rest = tuple(name for name in nodes if name not in pointing)
+        return Round("isolate", (rest, *((name,) for name in pointing)))
+    guilty = plan_evidence.convicted(evidence)
+    retry = tuple((name,) for name in nodes if _alone_again(evidence, name) and name not in guilty)
+    if retry:
+        return Round("alone", retry)
+    if evidence.rounds < 2 and not (evidence.alone and evidence.cleared):
+        return Round("pairs", plan_pairs.opening(evidence, without=guilty))
+    open_ = [name for name in plan_evidence.doubtful(evidence) if name not in guilty]
+    untested = plan_evidence.untested(evidence)
+    patience = 5 if all(t.outcome in (OK, SLOW) for t in evidence.tests) else 3
+    hopeless = evidence.rounds >= patience and len(open_) + len(guilty) > max(third(nodes), len(nodes) // 2)
+    if evidence.rounds >= MAX_ROUNDS or hopeless:
+        return _decide(evidence, first, guilty, open_)
+    if (open_ or untested) and (groups := plan_pairs.confirming(evidence, [*open_, *untested], guilty)):
+        return Round("confirm", groups)
+    if guilty or open_:
+        return _decide(evidence, first, guilty, open_)
+    return _all_cleared(evidence, first)
 
 
-def _what(group: GroupResult) -> str:
-    return f"{group.outcome}: {group.evidence[0]}" if group.evidence else group.outcome
+def _so_far(nodes: Sequence[str], evidence: Evidence, history: Sequence[RoundResult]) -> Decision | None:
+    """Return the conviction of those whose fault is proven already, if any."""
+    if not evidence.tests and not evidence.alone:
+        return None
+    guilty = plan_evidence.convicted(evidence)
+    return plan_words.convict(evidence, guilty) if 0 < len(guilty) <= third(nodes) else None
 
 
-def _third(nodes: Sequence[str]) -> int:
-    return max(1, len(nodes) // 3)
+def _alone_again(evidence: Evidence, node: str) -> bool:
+    """Say whether a node failed its last run without a partner in a way that one more run may settle."""
+    outcomes = evidence.alone.get(node, ())
+    hard = bool(outcomes) and outcomes[-1] not in (OK, SLOW)
+    return hard and node not in evidence.cleared and len(outcomes) < plan_evidence.ALONE_TIMES
 
 
-def _pairs(nodes: Sequence[str], *, shift: int) -> tuple[tuple[str, ...], ...]:
-    """Return neighbours as pairs; shifted by one the second time, so that each has another partner. Odd: one idles."""
-    ring = [*nodes[shift:], *nodes[:shift]]
-    return tuple((ring[i], ring[i + 1]) for i in range(0, len(ring) - 1, 2))
+def _all_cleared(evidence: Evidence, first: GroupResult) -> Round | Decision:
+    """Every node passed with somebody: was it a dip, is it a pair or a switch, or only all of them together?"""
+    again = evidence.again
+    if any(done.outcome == OK for done in again):
+        return plan_words.once(first)
+    if again:
+        if leaf := slow_switch(evidence):
+            names = [name for name in evidence.nodes if evidence.leaf(name) == leaf]
+            words = f"the nodes under leaf switch {leaf} pass with one another and fail with others"
+            return plan_words.nobody(names, first, "burnin.switch", words, evidence.words)
+        if pairs := plan_pairs.bad_pairs(evidence):
+            both = [name for name in evidence.nodes if name in pairs[0]]
+            words = f"{both[0]} and {both[1]} fail together, and each is fine with others"
+            return plan_words.nobody(both, first, "burnin.pair", words, evidence.words)
+        if evidence.switches and _crossings(evidence) and evidence.rounds < 4:
+            return Round("confirm", plan_pairs.confirming(evidence, (), ()))
+        if groups := plan_pairs.repeating(evidence):
+            return Round("confirm", groups)
+    if len(again) < AGAIN_TIMES:
+        return Round("again", (evidence.nodes,))
+    words = "all nodes together fail again and again, and every one of them is fine with some other"
+    return plan_words.nobody([], first, "burnin.whole-only", words)
 
 
-def _convicted(nodes: Sequence[str], evidence: Evidence) -> list[str]:
-    found = []
-    needed = min(3, len(nodes) - 1)
-    for name in nodes:
-        witnesses = evidence.failed_with[name] & evidence.cleared
-        by_partners = name not in evidence.cleared and len(witnesses) >= needed
-        if by_partners or evidence.alone_failed.get(name, 0) >= 2:
-            found.append(name)
+def slow_switch(evidence: Evidence) -> str:
+    """Return the leaf switch whose nodes pass with one another and fail with others, or an empty text."""
+    counts = _crossings(evidence)
+    for leaf, (failed, tests, rounds) in counts.items():
+        inside = [t for t in evidence.tests if {evidence.leaf(n) for n in t.nodes} == {leaf}]
+        well = any(t.outcome == OK for t in inside) or sum(evidence.leaf(n) == leaf for n in evidence.nodes) == 1
+        elsewhere = [c for other, c in counts.items() if other != leaf]
+        worst = all(failed * c[1] > c[0] * tests for c in elsewhere)
+        if well and worst and failed >= 3 and rounds > 1 and failed >= 0.7 * tests:
+            return leaf
+    return ""
+
+
+def _crossings(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
+    """Return for each leaf switch how many of its pairs with others failed, how many there were, in how many rounds."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for leaf in dict.fromkeys(evidence.leaf(name) for name in evidence.nodes):
+        tests = [t for t in evidence.tests if evidence.across(t) and leaf in map(evidence.leaf, t.nodes)]
+        failed = [t for t in tests if t.outcome != OK]
+        if failed:
+            found[leaf] = (len(failed), len(tests), len({t.number for t in failed}))
     return found
 
 
-def _failures(evidence: Evidence) -> bool:
-    return bool(evidence.alone_failed) or any(evidence.failed_with.values())
-
-
-def _open(nodes: Sequence[str], evidence: Evidence) -> list[str]:
-    """Nodes that never passed with anybody and are not convicted yet."""
-    convicted = _convicted(nodes, evidence)
-    return [name for name in nodes if name not in evidence.cleared and name not in convicted]
-
-
-def _confirm(nodes: Sequence[str], evidence: Evidence) -> tuple[tuple[str, ...], ...]:
-    """Pair each open node with one that passed and that it has not met; else open nodes with one another."""
-    waiting = [name for name in _open(nodes, evidence) if evidence.failed_with[name] or name in evidence.hints]
-    waiting += [name for name in _open(nodes, evidence) if name not in waiting]
-    if not any(evidence.failed_with[name] or name in evidence.hints for name in waiting):
-        return ()
-    used: set[str] = set()
-    groups: list[tuple[str, ...]] = []
-    for candidates in ([name for name in nodes if name in evidence.cleared], waiting):
-        for name in waiting:
-            if name in used:
-                continue
-            fresh = (
-                c for c in candidates if c not in used and c != name and frozenset((c, name)) not in evidence.tested
-            )
-            if (partner := next(fresh, None)) is not None:
-                used |= {name, partner}
-                groups.append((name, partner))
-    return tuple(groups)
-
-
-def _passed(first: GroupResult, nodes: int) -> Decision:
-    speed = f"{first.busbw_gbs:.3g} GB/s" if first.busbw_gbs is not None else "no speed"
-    over = f"{speed} over {first.ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
-    if not first.judged and nodes > 1:
-        # Sending the job back would help nobody: the next nodes have no floor either. It runs, and people are told.
-        reason = f"right results, {over}, but no floor is known for these nodes"
-        finding = Finding("burnin.no-floor", "node", "warn", (reason,))
-        return Decision(Verdict(WARN, (finding,), reason, "burnin.no-floor"))
-    return Decision(Verdict(PASS, (), f"right results, {over}", "burnin.all-nodes"))
-
-
-def _no_tool(software: Iterable[Suspect]) -> Decision:
-    found = {s.node: s for s in software}
-    findings = tuple(Finding("burnin.library", f"node:{s.node}", "none", (s.why,)) for s in found.values())
-    some = next(iter(found.values()))
-    return Decision(Verdict(UNKNOWN, findings, f"the burn-in cannot run on {some.node}: {some.why}", "burnin.library"))
-
-
-def _few(nodes: Sequence[str], history: Sequence[RoundResult], evidence: Evidence) -> Decision | Round:
-    """One or two nodes: only what a node shows without a partner can convict it, and only when it does so twice."""
-    alone = sum(1 for done in history if done.kind == "alone")
+def _few(evidence: Evidence, first: GroupResult) -> Round | Decision:
+    """One or two nodes: only what a node shows without a partner can convict it, and only when it does so repeatedly."""
+    nodes = evidence.nodes
+    runs = max((len(outcomes) for outcomes in evidence.alone.values()), default=0)
+    if not runs:
+        return Round("alone", tuple((name,) for name in nodes))
+    guilty = [name for name in nodes if plan_evidence.by_itself(evidence, name) and name not in evidence.cleared]
+    trouble = [name for name in nodes if evidence.alone[name] and OK not in evidence.alone[name]]
+    if trouble and not guilty and runs < plan_evidence.ALONE_SLOW_TIMES:
+        return Round("alone", tuple((name,) for name in trouble))
+    if len(guilty) == 1:
+        return plan_words.convict(evidence, guilty)
+    if len(guilty) == 2:
+        words = "both nodes fail, each without the other"
+        return plan_words.nobody(nodes, first, "burnin.fabric", words, evidence.words)
     if len(nodes) == 1:
-        if alone == 0:
-            return Round("alone", (tuple(nodes),))
-        twice = evidence.alone_failed.get(nodes[0], 0) > 0
-        return _convict(nodes, list(nodes), history, evidence) if twice else _once(history)
-    if alone == 0 or (alone == 1 and evidence.alone_failed and not _convicted(nodes, evidence)):
-        return Round("alone", tuple((name,) for name in nodes if alone == 0 or name in evidence.alone_failed))
-    convicted = _convicted(nodes, evidence)
-    if len(convicted) == 1:
-        return _convict(nodes, convicted, history, evidence)
-    if len(convicted) == 2:
-        return _nobody(nodes, history, "burnin.fabric", "both nodes fail, each without the other", evidence)
-    return _nobody(
-        nodes, history, "burnin.two-nodes", "two nodes fail together and no third can tell which is at fault", evidence
-    )
+        if trouble:
+            return plan_words.nobody(nodes, first, "burnin.cannot-tell", "it fails now so, now so", evidence.words)
+        return plan_words.once(first)
+    # Two nodes together are a pair and the whole at once.
+    together = [test.outcome for test in evidence.tests] + [done.outcome for done in evidence.again]
+    if OK in together:
+        return plan_words.once(first)
+    if not together:
+        return Round("again", (nodes,))
+    words = "two nodes fail together and no third can tell which is at fault"
+    return plan_words.nobody(nodes, first, "burnin.two-nodes", words, evidence.words)
 
 
-def _decide(nodes: Sequence[str], history: Sequence[RoundResult], evidence: Evidence) -> Decision:
-    convicted = _convicted(nodes, evidence)
-    if len(convicted) > _third(nodes):
-        words = f"{len(convicted)} of {len(nodes)} nodes fail: fabric, placement or software, not a node"
-        return _nobody(convicted, history, "burnin.fabric", words, evidence)
-    if convicted:
-        return _convict(nodes, convicted, history, evidence)
-    doubtful = _open(nodes, evidence)
-    doubtful = [name for name in doubtful if evidence.failed_with[name] or name in evidence.alone_failed]
-    if len(doubtful) > _third(nodes):
-        words = f"{len(doubtful)} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
-        return _nobody(doubtful, history, "burnin.fabric", words, evidence)
-    if doubtful:
-        return _nobody(
-            doubtful, history, "burnin.cannot-tell", "the evidence is not enough to convict a node", evidence
-        )
-    edges = sorted({tuple(sorted((a, b))) for a, partners in evidence.failed_with.items() for b in partners})
-    if edges:
-        both = [name for name in nodes if name in edges[0]]
-        words = f"{edges[0][0]} and {edges[0][1]} fail together, and each is fine with others"
-        return _nobody(both, history, "burnin.pair", words, evidence)
-    again = [done for done in history if done.kind == "again"]
-    if again and again[0].groups[0].outcome != OK:
-        words = "all nodes together fail twice, and every pair of them is fine"
-        return _nobody([], history, "burnin.whole-only", words, evidence)
-    return _once(history)
+def _decide(evidence: Evidence, first: GroupResult, guilty: Sequence[str], open_: Sequence[str]) -> Decision:
+    nodes, known = evidence.nodes, evidence.words
+    count = len(guilty) + len(open_)
+    if len(guilty) > third(nodes) or (count > third(nodes) and count > len(nodes) // 2):
+        words = f"{count} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
+        return plan_words.nobody([n for n in nodes if n in guilty or n in open_], first, "burnin.fabric", words, known)
+    if guilty:
+        return plan_words.convict(evidence, guilty)
+    for name in open_:
+        mates = [n for n in nodes if evidence.leaf(n) == evidence.leaf(name)]
+        if evidence.leaf(name) and evidence.switches and set(mates) <= set(open_):
+            words = f"all nodes under leaf switch {evidence.leaf(name)} are slow: the switch, or what is below it"
+            if all(t.outcome in (OK, SLOW) for mate in mates for t in evidence.of[mate]):
+                return plan_words.nobody(mates, first, "burnin.switch", words, known)
+    if count > third(nodes):
+        words = f"{count} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
+        return plan_words.nobody(open_, first, "burnin.fabric", words, known)
+    words = "the evidence is not enough to convict a node"
+    return plan_words.nobody(open_, first, "burnin.cannot-tell", words, known)
 
 
-def _once(history: Sequence[RoundResult]) -> Decision:
-    """A failure that did not come back: a wrong sum is never let pass for that, a dip or a stall is."""
-    first = history[0].groups[0]
-    what = _what(first)
-    if first.outcome == WRONG:
-        names = tuple(s.node for s in first.suspects)
-        finding = Finding(
-            "burnin.wrong-once", f"node:{names[0]}" if len(names) == 1 else "node", "warn", first.evidence
-        )
-        return Decision(
-            Verdict(FAIL, (finding,), f"wrong results once, and right when repeated ({what})", "burnin.wrong-once"),
-            suspects=names,
-        )
-    finding = Finding("burnin.once", "node", "warn", first.evidence)
-    return Decision(Verdict(WARN, (finding,), f"failed once and passed when repeated ({what})", "burnin.once"))
+def _rails(decision: Decision, history: Sequence[RoundResult], evidence: Evidence) -> Round | Decision:
+    """Pair each culprit that failed with partners with one that passed, to name its rail; once."""
+    if any(done.kind == "rails" for done in history):
+        return _with_rails(decision, history)
+    used: set[str] = set(decision.culprits)
+    groups: list[tuple[str, ...]] = []
+    for name in decision.culprits:
+        own_leaf = evidence.leaf(name)
+        good = [n for n in evidence.nodes if n in evidence.cleared and n not in used]
+        good.sort(key=lambda n: evidence.leaf(n) != own_leaf)
+        if good and evidence.of.get(name):
+            used.add(good[0])
+            groups.append((name, good[0]))
+    return Round("rails", tuple(groups)) if groups else decision
 
 
-def _convict(
-    nodes: Sequence[str], convicted: Sequence[str], history: Sequence[RoundResult], evidence: Evidence
-) -> Decision:
-    findings = []
-    for name in convicted:
-        witnesses = sorted(evidence.failed_with[name] & evidence.cleared)
-        lines = []
-        if name in evidence.alone_failed:
-            lines.append(f"fails without any partner ({evidence.words.get(name, 'failed')})")
-        if witnesses:
-            lines.append(f"fails with {', '.join(witnesses)}, which pass with others ({evidence.words[name]})")
-        if name in evidence.hints:
-            lines.append(evidence.hints[name].why)
-        findings.append(Finding(f"burnin.{_kind(name, history)}", f"node:{name}", "drain", tuple(lines)))
-    named = ", ".join(convicted)
-    first = findings[0].evidence[0]
-    return Decision(
-        Verdict(FAIL, tuple(findings), f"{named} {first}", "burnin.culprit"), tuple(convicted), tuple(convicted)
-    )
-
-
-def _kind(name: str, history: Sequence[RoundResult]) -> str:
-    """Return the word for what a convicted node did: slow, wrong, hang or error, as its own groups showed it last."""
-    kinds = [group.outcome for done in history for group in done.groups if name in group.nodes and group.outcome != OK]
-    return kinds[-1] if kinds else "error"
-
-
-def _nobody(
-    suspects: Sequence[str], history: Sequence[RoundResult], rule: str, words: str, evidence: Evidence
-) -> Decision:
-    first = history[0].groups[0]
-    lines = tuple(f"{name}: {evidence.words[name]}" for name in suspects if name in evidence.words) or first.evidence
-    findings = tuple(Finding(rule, f"node:{name}", "warn", lines) for name in suspects) or (
-        Finding(rule, "node", "warn", lines),
-    )
-    return Decision(Verdict(FAIL, findings, f"{words} ({_what(first)})", rule), suspects=tuple(suspects))
+def _with_rails(decision: Decision, history: Sequence[RoundResult]) -> Decision:
+    """Return the decision with what the round of rails said; it stands without that."""
+    more = {g.nodes[0]: g.evidence[0] for done in history if done.kind == "rails" for g in done.groups if g.evidence}
+    return plan_words.with_evidence(decision, more)
