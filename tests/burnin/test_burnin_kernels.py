@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import struct
@@ -201,24 +202,46 @@ def test_the_bf16_kernels_are_exact_for_any_number_of_ranks(ranks: int) -> None:
 
 
 def find_ptxas() -> str | None:
-    """FMSLURM_PTXAS, the PATH, or the PyPI package nvidia-cuda-nvcc-cu12 of this environment."""
-    named = os.environ.get("FMSLURM_PTXAS") or shutil.which("ptxas")
-    if named:
+    """FMSLURM_PTXAS, the package nvidia-cuda-nvcc-cu12 of this environment (a part of the `dev` extra), or the PATH."""
+    if named := os.environ.get("FMSLURM_PTXAS"):
         return named
     try:
         import nvidia.cuda_nvcc as package
     except ImportError:
-        return None
+        return shutil.which("ptxas")
     return str(Path(next(iter(package.__path__))) / "bin" / "ptxas")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-def test_ptxas_assembles_the_text(architecture: str, tmp_path: Path) -> None:
-    ptxas = find_ptxas()
-    if ptxas is None:
-        pytest.skip("no ptxas here: pip install nvidia-cuda-nvcc-cu12, or name it in FMSLURM_PTXAS")
+@pytest.fixture(scope="module")
+def ptxas() -> str:
+    found = find_ptxas()
+    if found is None and platform.machine() not in ("x86_64", "aarch64"):
+        pytest.skip("nobody makes a ptxas for this machine")
+    assert found is not None, "no ptxas here: pip install -e '.[dev]', or name it in FMSLURM_PTXAS"
+    return found
+
+
+#: A100, A10G and L40S, H100 and H200, B200 and GB200, B300.
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_ptxas_assembles_the_text(ptxas: str, architecture: str, tmp_path: Path) -> None:
     source, target = tmp_path / "kernels.ptx", tmp_path / "kernels.cubin"
     source.write_text(kernels.PTX)
-    result = run([ptxas, f"-arch={architecture}", "-o", str(target), str(source)], timeout_s=60)
+    result = run(
+        [ptxas, f"-arch={architecture}", "--warning-as-error", "-v", "-o", str(target), str(source)], timeout_s=60
+    )
+    if "is not defined for option 'gpu-name'" in result.stderr and "FMSLURM_PTXAS" in os.environ:
+        pytest.skip(f"the ptxas that was named is older than {architecture}")
     assert result.ok, result.stderr + result.stdout
     assert target.stat().st_size > 0
+    said = result.stderr + result.stdout
+    assert said.count("Compiling entry function") == 4
+    assert "spill" not in said or set(re.findall(r"(\d+) bytes spill", said)) == {"0"}
+
+
+def test_ptxas_refuses_what_is_no_ptx(ptxas: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.ptx").write_text(kernels.PTX.replace("ld.global.u32 %r12", "ld.global.u32 %q12"))
+    result = run([ptxas, "-arch=sm_90", "-o", str(tmp_path / "bad.cubin"), str(tmp_path / "bad.ptx")], timeout_s=60)
+    assert not result.ok
