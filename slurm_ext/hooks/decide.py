@@ -84,10 +84,10 @@ def burnin_wanted(
     # To be left alone is a wish, too: what the site tests is not the user's to refuse unless the site says so.
     if "skip" in rules.user_may and job.request is not None and (wish == "skip" or job.request.off):
         return False, "the user asked to skip it"
-    if len(job.nodes) < rules.min_nodes:
-        return False, f"{_counted(len(job.nodes), 'node')}, fewer than burnin.min_nodes"
     if job.het:
         return False, "a heterogeneous job: its parts start one by one, so their nodes cannot meet"
+    if len(job.nodes) < rules.min_nodes:
+        return False, f"{_counted(len(job.nodes), 'node')}, fewer than burnin.min_nodes"
     if rules.batch_only and not job.batch:
         return False, "no batch job: a failing prolog would cost its whole allocation"
     if job.node not in job.nodes:

@@ -107,9 +107,9 @@ def test_a_job_passes_and_its_batch_script_knows_its_run(site: Lab) -> None:
     said = read(out)
     assert f"run llama attempt {site.state.cluster}/{job}-0 restore <>" in said
     assert said.count("task llama") == 2
-    assert said.count("fmslurm: gate on") == 1
-    assert "8 GPUs, 32 EFA devices" in said
-    assert "fmslurm: burn-in over 2 nodes, 16 GPUs: pass" in said
+    assert "fmslurm: 2 nodes, 16 GPUs: all-reduce right, " in said
+    assert f" s; leader {site.nodes[0]}\n" in said
+    assert said.count("fmslurm: ") == 2  # what was measured, and where it starts from
     assert reasons(site) == {}
 
 
@@ -118,7 +118,9 @@ def test_a_job_of_one_node_without_our_token_gets_the_local_gate_alone(site: Lab
     finish(site, job)
     said = read(out)
     assert "done" in said
-    assert "no burn-in" in said
+    assert said.count("fmslurm: gate on") == 1
+    assert "8 GPUs, 32 EFA devices" in said
+    assert "; no burn-in: 1 node, fewer than burnin.min_nodes" in said
 
 
 def test_a_lost_gpu_drains_exactly_that_node_and_the_job_starts_elsewhere(site: Lab) -> None:
