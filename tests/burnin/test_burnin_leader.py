@@ -35,7 +35,8 @@ class Fabric:
         self.leader = Leader(what, lambda node, message: self.orders.append((node, message)), self.now)
 
     def hello(self, node: str, **more: Any) -> None:
-        message = {"t": "hello", "version": __version__, "gpus": 1, "left_s": 88.0, **more}
+        left_s = self.terms.deadline_s + self.terms.late_s - 2.0
+        message = {"t": "hello", "version": __version__, "gpus": 1, "left_s": left_s, **more}
         self.leader.on_message(node, message, self.now)
 
     def run(self, *, absent: tuple[str, ...] = (), hello: bool = True, turns: int = 300) -> Outcome:
@@ -66,6 +67,8 @@ class Fabric:
         for node, order in batch:
             if order["t"] == "verdict":
                 self.verdicts[node] = order["outcome"]
+                if order["leave"]:
+                    self.leader.on_message(node, {"t": "voice", "left": True}, self.now)
             elif order["t"] == "propose" and node not in self.mute:
                 voice = {"t": "voice", "culprits": order["culprits"], "yes": True}
                 self.leader.on_message(node, voice, self.now)
