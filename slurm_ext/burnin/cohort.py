@@ -327,9 +327,13 @@ class Cohort:
         self._missing = len(self._group_of)
 
     def _floor(self, nodes: Sequence[str]) -> float:
+        return self.floor_of(len(nodes))
+
+    def floor_of(self, count: int) -> float:
+        """Return the floor (GB/s) for a group of so many nodes, 0.0 where none is known."""
         return rules.floor_gbs(
             self._terms.instance_type,
-            len(nodes),
+            count,
             message_bytes=self._terms.message_bytes,
             site_floor=self._terms.floor_busbw_gbs,
             site_pair_floor=self._terms.pair_floor_busbw_gbs,

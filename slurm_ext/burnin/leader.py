@@ -361,6 +361,7 @@ class Leader:
             like = terms.relative or thresholds.Relative()
             key = thresholds.key_for(like, terms.instance_type, size, terms.message_bytes, facts=first.first_facts)
             measured["key"] = key._asdict()
+            measured["floor_gbs"] = 0.0 if terms.survey else first.floor_of(size)
         return outcome._replace(busbw_gbs=busbw, ranks=ranks, measured=measured)
 
     def _message(self, outcome: Outcome, *, leave: bool = False) -> dict[str, Any]:
