@@ -21,6 +21,11 @@ STEADY_BATCHES, STEADY_SHARE = 3, 1.03
 WARM_MAX_BATCHES, WARM_BATCH_US = 20, 50_000
 WARM_LEAST, WARM_MOST = 2, 32
 
+#: So many timed all-reduces are made however little time is left; and what is kept (seconds, share of what is left) for the
+#: end behind sustained traffic, which is left out where it could not last for SUSTAIN_LEAST_S.
+ITERATIONS_LEAST = 3
+END_LEAST_S, END_SHARE, SUSTAIN_LEAST_S = 0.5, 0.1, 0.1
+
 #: Sustained traffic is cut into about so many batches; fewer all-reduces than FEW are queued without a vote.
 BATCHES, BATCH_MOST, FEW = 24, 128, 6
 
@@ -63,6 +68,20 @@ def steady(medians: Sequence[float]) -> bool:
 def warm_batch(mean_us: float) -> int:
     """Return the size of the next batch of a warm-up whose last all-reduces took `mean_us` each."""
     return min(WARM_MOST, max(WARM_LEAST, round(WARM_BATCH_US / mean_us)))
+
+
+def affordable(iterations: int, mean_us: float, left_s: float) -> int:
+    """Return how many of the wanted timed all-reduces are made where all ranks have `left_s` (seconds) to the round's end.
+
+    Half of that at most: a healthy run must come to its end, or it looks slow for its length alone.
+    """
+    return max(1, min(iterations, max(ITERATIONS_LEAST, int(left_s * 5e5 / mean_us))))
+
+
+def sustainable(seconds: float, left_s: float) -> float:
+    """Return for how long (seconds) traffic can be sustained; 0.0 where too little is left to make it worth its name."""
+    room = left_s - max(END_LEAST_S, END_SHARE * left_s)
+    return 0.0 if room < min(seconds, SUSTAIN_LEAST_S) else min(seconds, room)
 
 
 class Share(NamedTuple):

@@ -103,6 +103,7 @@ class Station:
                     "iterations": int(message["iterations"]),
                     "floor_s": float(message["floor_s"]),
                     "sustain_s": float(message.get("sustain_s", 0.0)),
+                    "limit_s": float(message["limit_s"]),
                 },
             )
 

@@ -122,6 +122,10 @@ class Traffic:
             count = agreement.warm_batch(agreed.mean_us)
         return agreed.mean_us
 
+    def agree_left(self, seconds: float) -> float:
+        """Return how much time (seconds) all ranks take to be left, by what each says."""
+        return self._agree(False, seconds * 1e6).mean_us / 1e6
+
     def measure(self, iterations: int) -> list[float]:
         """Return the milliseconds of each of some all-reduces, queued at once so that no polling is measured; check."""
         self._cuda.clear(self._receive, self._size)

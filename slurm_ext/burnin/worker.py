@@ -1,6 +1,6 @@
 """One process for one GPU: takes orders as JSON lines from its agent, runs rounds of all-reduces, reports every phase.
 
-Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s, sustain_s}, `id` {round, id}, `stop`, `quit`.
+Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s, sustain_s, limit_s}, `id` {round, id}, `stop`, `quit`.
 Answers: `phase` {phase, step}, `id` {round, id}, `report` {round, ...fields of RankReport}. It never waits inside a library
 where that can be avoided, and where it cannot, the last phase it announced says so. The agent kills what does not answer.
 """
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from slurm_ext.burnin.agreement import median
+from slurm_ext.burnin import agreement
 from slurm_ext.burnin.cuda import ENVIRONMENT_CODES, Cuda, CudaError
 from slurm_ext.burnin.model import ENVIRONMENT, ERROR, HANG, LOCAL, OK, REMOTE, SLOW, WRONG
 from slurm_ext.burnin.nccl import Nccl, NcclError
@@ -207,7 +207,7 @@ class Worker:
     def _run(self, order: dict[str, Any]) -> dict[str, Any]:
         """Join, verify every pattern, warm up, measure, keep the traffic up, leave; return the report."""
         rank, ranks, sustain_s = int(order["rank"]), int(order["ranks"]), float(order.get("sustain_s", 0.0))
-        floor_s = float(order["floor_s"])
+        floor_s, begun = float(order["floor_s"]), time.monotonic()
         nccl, traffic = self._nccl, self._traffic
         traffic.begin(int(order["bytes"]), rank, ranks, max(1.0, 10 * floor_s) if floor_s else 0.0)
         self.phase("id", 0)
@@ -225,9 +225,13 @@ class Worker:
             self._connected_at, self._floor_s = time.monotonic(), floor_s
 
         traffic.verify(connected)
-        traffic.warm_up(sustain_s)
-        times_ms = traffic.measure(int(order["iterations"]))
-        median_ms = median(times_ms)
+        mean_us, iterations = traffic.warm_up(sustain_s), int(order["iterations"])
+        if limit_s := float(order.get("limit_s", 0.0)):
+            left_s = traffic.agree_left(begun + limit_s - time.monotonic())
+            iterations = agreement.affordable(iterations, mean_us, left_s)
+            sustain_s = agreement.sustainable(sustain_s, left_s - iterations * mean_us / 1e6)
+        times_ms = traffic.measure(iterations)
+        median_ms = agreement.median(times_ms)
         sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
         self.phase("done")
         nccl.finalize()
