@@ -3,7 +3,12 @@
 
 #include <string.h>
 
+/* On CPUs that have them, vectors of 32 bytes: a burn-in checks every element five times. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FAST __attribute__((optimize("O3"), target_clones("avx2", "default")))
+#else
 #define FAST __attribute__((optimize("O3")))
+#endif
 #define GOLDEN 0x9E3779B9u
 #define RANK_STEP 2654435761u
 
@@ -61,19 +66,31 @@ FAST static void fill_u32(uint32_t *out, uint64_t count, uint32_t pattern, uint3
 #undef FILL
 }
 
+#define BLOCK 65536u
+
 FAST static struct result_record check_u32(const uint32_t *in, uint64_t count, uint32_t pattern, uint32_t n)
 {
     struct result_record found = {0, UINT64_MAX, 0};
     uint64_t wrong = 0, sum = 0;
-#define CHECK(p)                                                 \
-    for (uint64_t i = 0; i < count; i++) {                       \
-        wrong += in[i] != expected_u32(p, n, (uint32_t)i);       \
-        sum += in[i] * (2 * i + 1);                              \
-    }                                                            \
-    for (uint64_t i = 0; wrong && i < count; i++)                \
-        if (in[i] != expected_u32(p, n, (uint32_t)i)) {          \
-            found.first = i;                                     \
-            break;                                               \
+/* In blocks: within one the factor 2*i + 1 is a 32-bit number on top of the block's own. */
+#define CHECK(p)                                                               \
+    for (uint64_t at = 0; at < count; at += BLOCK) {                           \
+        uint32_t many = count - at < BLOCK ? (uint32_t)(count - at) : BLOCK;   \
+        uint32_t bad = 0;                                                      \
+        uint64_t plain = 0, weighted = 0;                                      \
+        for (uint32_t i = 0; i < many; i++) {                                  \
+            uint32_t x = in[at + i];                                           \
+            bad += x != expected_u32(p, n, (uint32_t)at + i);                  \
+            plain += x;                                                        \
+            weighted += (uint64_t)x * (2 * i + 1);                             \
+        }                                                                      \
+        wrong += bad;                                                          \
+        sum += weighted + plain * (2 * at);                                    \
+    }                                                                          \
+    for (uint64_t i = 0; wrong && i < count; i++)                              \
+        if (in[i] != expected_u32(p, n, (uint32_t)i)) {                        \
+            found.first = i;                                                   \
+            break;                                                             \
         }
     if (pattern == 0) {
         CHECK(0)
@@ -83,6 +100,7 @@ FAST static struct result_record check_u32(const uint32_t *in, uint64_t count, u
         CHECK(2)
     }
 #undef CHECK
+#undef BLOCK
     found.mismatches = wrong;
     found.checksum = sum;
     return found;

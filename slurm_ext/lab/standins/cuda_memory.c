@@ -64,6 +64,7 @@ FM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
         free(allocation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    madvise(memory, mapped, MADV_HUGEPAGE); /* a few faults in place of thousands, where the kernel has them */
     *allocation = (struct allocation){(uint64_t)memory, bytes, mapped, context->allocations};
     context->allocations = allocation;
     context->used += mapped;
