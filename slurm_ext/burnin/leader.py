@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from slurm_ext import __version__
-from slurm_ext.burnin import roll, rules, thresholds
+from slurm_ext.burnin import roll, rules, thresholds, transport
 from slurm_ext.burnin.cohort import LEAST_S, Cohort, Send, Terms
 from slurm_ext.burnin.model import Decision, Outcome, RoundResult, outcome_to_json, unknown
 from slurm_ext.burnin.succession import LEADERS, Poll
@@ -362,6 +362,8 @@ class Leader:
             key = thresholds.key_for(like, terms.instance_type, size, terms.message_bytes, facts=first.first_facts)
             measured["key"] = key._asdict()
             measured["floor_gbs"] = 0.0 if terms.survey else first.floor_of(size)
+            if terms.prove_efa and size > 1:
+                measured["transport"] = transport.carrier(terms.instance_type)
         return outcome._replace(busbw_gbs=busbw, ranks=ranks, measured=measured)
 
     def _message(self, outcome: Outcome, *, leave: bool = False) -> dict[str, Any]:

@@ -51,6 +51,13 @@ def spans_nodes(instance_type: str) -> bool:
     return row is not None and row.nvlink_domain_gpus > row.gpus
 
 
+def carrier(instance_type: str) -> str:
+    """Return in words what the data of a run went over whose proof found nothing amiss."""
+    if spans_nodes(instance_type):
+        return "EFA with GPUDirect, and over NVLink between nodes"
+    return "EFA" if instance_type.startswith(proof.WITHOUT_GDR) else "EFA with GPUDirect"
+
+
 def facts_to_json(log: Log, efa_bytes: int | None) -> dict[str, Any]:
     """Return one node's facts as plain data for the way to the leader."""
     processes = [

@@ -23,7 +23,9 @@ def burnin_line(job: HookJob, settings: Settings, outcome: Outcome, plan: Plan, 
     if outcome.verdict.rule == REUSED:
         return one_line(f"{count}, {job.gpus * len(job.nodes)} GPUs: not measured again: {earlier}", 400)
     led = outcome.measured.get("leader")
-    tail = f", {outcome.seconds:.0f} s" + (f"; leader {led}" if isinstance(led, str) and led in job.nodes else "")
+    tail = f", {outcome.seconds:.{0 if outcome.seconds >= 10 else 1}f} s" + (
+        f"; leader {led}" if isinstance(led, str) and led in job.nodes else ""
+    )
     word = outcome.verdict.verdict
     if word in (PASS, WARN):
         parts = ["all-reduce right"]
@@ -44,15 +46,13 @@ def burnin_line(job: HookJob, settings: Settings, outcome: Outcome, plan: Plan, 
 
 def over(outcome: Outcome, settings: Settings, nodes: int) -> str:
     """Return over what the data went, as far as it was proven."""
-    told = outcome.measured.get("transport")
-    if isinstance(told, str) and told:
-        return f" over {one_line(told, 80)}"
     if nodes == 1:
         return " inside the node"
     if settings.burnin.transport != "efa":
         return " over TCP sockets"
-    # Whatever the proof could not show is a finding of the outcome, and then this is not said.
-    return " over EFA with GPUDirect" if outcome.verdict.verdict == PASS else " over EFA, not all of it proven"
+    told = outcome.measured.get("transport")
+    # Whatever the proof could not show makes a warning, and then no more is said than that EFA was asked for by name.
+    return f" over {one_line(told, 80)}" if outcome.verdict.verdict == PASS and isinstance(told, str) else " over EFA"
 
 
 def _floor(outcome: Outcome) -> str:
