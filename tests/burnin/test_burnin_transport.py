@@ -7,14 +7,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Cluster
 
 from slurm_ext.burnin import clocks, mnnvl, nccl_log, transport
 from slurm_ext.burnin.efa_look import EfaLook
-from slurm_ext.burnin.model import Decision
+from slurm_ext.burnin.gate import run_burnin
+from slurm_ext.burnin.model import Decision, Outcome
 from slurm_ext.lab import standins
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Verdict
 
@@ -455,3 +458,31 @@ def test_logs_of_before_are_left_out_once_counting_began_anew(tmp_path: Path) ->
     look.begin()
     (tmp_path / "nccl.2").write_text(log("n0", 1))
     assert [p["rank"] for p in look.facts()["processes"]] == [1]
+
+
+# All of it, with agents
+
+
+def test_a_strict_burn_in_names_the_gpu_that_is_held_back(
+    make_cluster: Callable[..., Cluster], smi_folder: Path
+) -> None:
+    cluster = make_cluster(2, transport="efa", strict_sustain_s=4.0, deadline_s=40.0)
+    for name in cluster.nodes:
+        cluster.efa_counters(name, 4)
+        hot = {"gpu__1__event_reasons": "0x40", "gpu__1__temperature": 93} if name == "n1" else {}
+        cluster.hardware(name, efa=32, **hot)
+        program = cluster.folder / name / "root/usr/bin/nvidia-smi"
+        program.parent.mkdir(parents=True)
+        program.symlink_to(smi_folder / "nvidia-smi")
+
+    def run(name: str) -> Outcome:
+        job = cluster.job(name)._replace(strict=True)
+        return run_burnin(job, cluster.settings, deadline_s=40.0, cgroups=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(run, cluster.nodes))
+    for outcome in outcomes:
+        assert outcome.verdict.verdict == WARN, (outcome, cluster.log())
+        assert ("gpu.throttled", "node:n1") in {(f.id, f.target) for f in outcome.verdict.findings}
+        assert "gpu 1: hardware thermal slowdown" in outcome.verdict.reason
+        assert outcome.culprits == ()
