@@ -173,23 +173,13 @@ class Cohort:
     def _out_of_time(self) -> None:
         """What failed must not pass for lack of time; what did not fail yet is not known. A conviction stands as it is:
         only the name of its rail is then missing."""
-        terms = self._terms
-        if self._history and not terms.survey:
-            known = plan.next_step(
-                self.nodes,
-                self._history,
-                leaves=terms.leaves,
-                group_nodes=terms.group_nodes,
-                priors=terms.priors,
-                conclude=True,
-            )
-            if isinstance(known, Decision) and known.culprits:
-                self.decision = known
-                return
         failed = [g for done in self._history for g in done.groups if g.outcome != OK]
         if self._cut_short:
             failed = []  # it was given less time than a run may take, so that it did not end says nothing
-        if failed and not self._terms.survey:
+        step = self._planned(conclude=True) if failed and not self._terms.survey else None
+        if isinstance(step, Decision):
+            self.decision = step
+        elif step is not None:
             words = f"{failed[0].outcome} with all nodes, and no time was left to find the culprit"
             finding = Finding("burnin.deadline", "node", "warn", failed[0].evidence)
             self.decision = Decision(Verdict(FAIL, (finding,), words, "burnin.deadline"))
@@ -206,20 +196,9 @@ class Cohort:
 
     def _next(self, now: float) -> None:
         """Ask the plan, and run what it says."""
-        terms = self._terms
+        survey = self._terms.survey
         step: Round | Decision | None
-        if terms.survey:
-            step = plan.survey_step(self.nodes, self._history)
-        else:
-            more: dict[str, Any] = {}
-            if "leaves" in plan.next_step.__code__.co_varnames:
-                more = {
-                    "leaves": terms.leaves,
-                    "group_nodes": terms.group_nodes,
-                    "rails": terms.gpus > 1,
-                    "priors": terms.priors,
-                }
-            step = plan.next_step(self.nodes, self._history, **more)
+        step = plan.survey_step(self.nodes, self._history) if survey else self._planned()
         if step is None:
             self.decision = Decision(Verdict(PASS, (), "measured, not judged", "burnin.survey"))
         elif isinstance(step, Round):
@@ -240,6 +219,19 @@ class Cohort:
             self._first_facts = self._first_facts or self.facts
             self._history, self.facts = [], {}  # the other way is proven by facts of its own
             self._next(now)
+
+    def _planned(self, *, conclude: bool = False) -> Round | Decision:
+        terms = self._terms
+        return plan.next_step(
+            self.nodes,
+            self._history,
+            leaves=terms.leaves,
+            group_nodes=terms.group_nodes,
+            rails=terms.gpus > 1,
+            priors=terms.priors,
+            now=terms.relative.now if terms.relative is not None else None,
+            conclude=conclude,
+        )
 
     def _proven(self, decision: Decision) -> Decision:
         """Return the decision with what the fleet's history and the transport's proof make of a first run that was well."""
@@ -357,7 +349,7 @@ class Cohort:
     def _judged(self, group: _Running) -> GroupResult:
         terms = self._terms
         reports = [rank for name in group.nodes for rank in group.reports[name]]
-        judged = getattr(judge, "judge_rails") if self.kind == "rails" else judge.judge_group  # noqa: B009
+        judged = judge.judge_rails if self.kind == "rails" else judge.judge_group
         result = judged(group.nodes, reports, message_bytes=terms.message_bytes, floor_gbs=group.floor)
         if terms.survey or self.kind == "rails":
             return result

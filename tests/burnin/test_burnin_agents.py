@@ -221,7 +221,7 @@ def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Cal
 def test_a_dead_or_frozen_agent_holds_nobody(
     make_cluster: Make, meanwhile: Callable, victim: str, number: signal.Signals
 ) -> None:
-    cluster = make_cluster(3, iterations=4000, deadline_s=8.0)
+    cluster = make_cluster(3, sustain_s=3.0, deadline_s=25.0)
 
     def strike() -> None:
         pids = wait_for_agent(cluster, victim, workers=2)
@@ -233,7 +233,7 @@ def test_a_dead_or_frozen_agent_holds_nobody(
     assert all(o.verdict.verdict in (UNKNOWN, PASS) and o.culprits == () for o in outcomes.values()), outcomes
     assert outcomes[victim].verdict.verdict == UNKNOWN
     others = [o.seconds for name, o in outcomes.items() if name != victim]
-    assert max(others) < 6.0
+    assert max(others) < 20.0  # the rest has run again by then
 
 
 def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make) -> None:
