@@ -128,10 +128,12 @@ class MungeAuthenticator:
             code = self._lib.munge_ctx_set(self._context, ctypes.c_int(option), value)
             if code != _SUCCESS:
                 raise LackingError(f"munge refuses option {option}: {self._words(code)}")
+        # Opening a credential writes its options, cipher too, into the context: what seals must never be what opens.
+        self._opening = ctypes.c_void_p(self._lib.munge_ctx_copy(self._context))
 
     def _declare(self) -> None:
         lib = self._lib
-        lib.munge_ctx_create.restype = ctypes.c_void_p
+        lib.munge_ctx_create.restype = lib.munge_ctx_copy.restype = ctypes.c_void_p
         lib.munge_strerror.restype = ctypes.c_char_p
         lib.munge_encode.argtypes = [
             ctypes.POINTER(ctypes.c_void_p),
@@ -208,7 +210,7 @@ class MungeAuthenticator:
         uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
         code = self._lib.munge_decode(
             sealed,
-            self._context,
+            self._opening,
             ctypes.byref(buffer),
             ctypes.byref(length),
             ctypes.byref(uid),
@@ -228,7 +230,7 @@ class MungeAuthenticator:
 
     def _option(self, option: int, value: ctypes.c_int | ctypes.c_long) -> int:
         """Return what munge noted about the credential that was opened last."""
-        self._lib.munge_ctx_get(self._context, ctypes.c_int(option), ctypes.byref(value))
+        self._lib.munge_ctx_get(self._opening, ctypes.c_int(option), ctypes.byref(value))
         return value.value
 
     def _refusal(self, code: int) -> FmslurmError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,12 +22,13 @@ from slurm_ext.files import sync_folder, write_atomic
 #: A key is good for five years at most; doctor asks for another after one.
 KEY_DAYS = 1825
 _OPENSSL_S = 20.0
+#: A name of its own for each, since OpenSSL looks for a trusted certificate by its name.
 _ASK = """[req]
 distinguished_name = name
 x509_extensions = uses
 prompt = no
 [name]
-CN = fmslurm channel
+CN = fmslurm channel {name}
 [uses]
 basicConstraints = critical, CA:TRUE, pathlen:0
 keyUsage = critical, digitalSignature, keyCertSign
@@ -50,7 +52,7 @@ def make_pem(*, days: int) -> bytes:
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-sha256"]
     argv += ["-days", str(days), "-config", "/dev/stdin", "-keyout", "/dev/stdout", "-out", "/dev/stdout"]
     try:
-        result = command.run(argv, timeout_s=_OPENSSL_S, input_text=_ASK)
+        result = command.run(argv, timeout_s=_OPENSSL_S, input_text=_ASK.format(name=secrets.token_hex(8)))
     except CommandNotFoundError as exc:
         raise CommandNotFoundError(
             "there is no openssl program to make a certificate with", remedy="Install the package openssl"
@@ -58,7 +60,8 @@ def make_pem(*, days: int) -> bytes:
     if not result.ok:
         # Its standard output may hold the key: only what it says on standard error may be shown.
         said = result.stderr.strip().splitlines()
-        raise LackingError(f"openssl cannot make a certificate: {said[-1][:200] if said else result.returncode}")
+        words = "it took too long" if result.timed_out else said[-1][:200] if said else f"exit {result.returncode}"
+        raise LackingError(f"openssl cannot make a certificate: {words}", remedy="See what `openssl version` says")
     return result.stdout.encode()
 
 
@@ -79,6 +82,8 @@ def rotate(folder: str, *, dry_run: bool = False) -> Change:
         keys = read_keys(folder)
         if not keys:
             raise UsageError(f"there is no key in {folder} yet", remedy="`fmslurm key create`")
+        if not dry_run and 0 <= time.time() - keys[0].created < 1.0:
+            time.sleep(1.0)  # certificates count in whole seconds, and the new one must be the newer one
         stay, go = keys[: VALID_KEYS - 1], keys[VALID_KEYS - 1 :]
         return _apply(folder, Change(() if dry_run else (_new(folder),), stay, go), dry_run)
 

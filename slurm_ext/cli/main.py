@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "gres": ("gres", "gres", "gres.conf and node lines from the instance types"),
     "install": ("install", "install", "put hooks, configuration and daemons in place"),
     "job": ("job", "job", "jobs that are watched, and their budgets"),
+    "key": ("key", "key", "the keys of nodes where there is no munge: create, rotate, sync, show"),
     "lab": ("lab", "lab", "a real Slurm on this machine with simulated hardware"),
     "mode": ("mode", "mode", "off, shadow, warn, enforce: show and set per room"),
     "nccl-check": ("nccl_check", "nccl_check", "run a step and say whether NCCL inside it went over EFA"),

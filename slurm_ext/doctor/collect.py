@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import time
 
-from slurm_ext import command, shared
+from slurm_ext import command, credential_tls, shared
 from slurm_ext.burnin.nccl import Nccl, candidates
 from slurm_ext.config import snapshot
 from slurm_ext.config.locate import Located
-from slurm_ext.config.model import machine_name
-from slurm_ext.credential import for_site
-from slurm_ext.doctor.model import Facts
+from slurm_ext.config.model import at_node, machine_name
+from slurm_ext.credential import MungeAuthenticator
+from slurm_ext.doctor.model import Facts, KeyAge
 from slurm_ext.errors import FmslurmError
 from slurm_ext.slurm import connect
 
 #: A file server that hangs must not hang doctor.
 PROBE_S = 3.0
+
+DAY_S = 86_400.0
 
 #: A library of 350 MB from a cold disk.
 NCCL_S = 30.0
@@ -49,7 +52,8 @@ def collect(located: Located) -> Facts:
         facts = facts._replace(off={switch.room: switch.reason or "no reason given" for switch in live})
     if _is_compute_node(facts):
         facts = facts._replace(nccl=_nccl_problem(facts))
-    return facts._replace(munge=_munge_answers(located, errors))
+    openssl = shutil.which("openssl", path=command.CLEAN_PATH) is not None
+    return facts._replace(munge=_munge_answers(located, errors), keys=_keys(located, errors), openssl=openssl)
 
 
 def _is_compute_node(facts: Facts) -> bool:
@@ -114,10 +118,21 @@ def _snapshot_hash(share: str, errors: dict[str, str]) -> str | None:
 def _munge_answers(located: Located, errors: dict[str, str]) -> bool | None:
     """Seal and open one message, in a child, since libmunge waits long for a munged that hangs."""
     try:
-        authenticator = for_site(located.settings, machine_name())
+        authenticator = MungeAuthenticator(at_node(located.settings.site.munge_socket, machine_name()))
     except FmslurmError as exc:
         errors["munge"] = str(exc)
         return False
     return (
         command.call_bounded(lambda: authenticator.open(authenticator.seal(b"doctor")), timeout_s=PROBE_S) == b"doctor"
     )
+
+
+def _keys(located: Located, errors: dict[str, str]) -> tuple[KeyAge, ...] | None:
+    folder = credential_tls.folder(at_node(located.settings.site.state_dir, machine_name()))
+    now = time.time()
+    try:
+        found = credential_tls.read_keys(folder)
+    except (OSError, FmslurmError) as exc:
+        errors["keys"] = str(exc)
+        return None
+    return tuple(KeyAge(key.id, (now - key.created) / DAY_S, (key.expires - now) / DAY_S) for key in found)

@@ -20,6 +20,14 @@ class Result(NamedTuple):
     remedy: str = ""
 
 
+class KeyAge(NamedTuple):
+    """One key of the site: its short name, how old it is and how long it still lives, in days."""
+
+    id: str
+    age_d: float
+    left_d: float
+
+
 class Facts(NamedTuple):
     """Everything the rules look at. None means that the probe could not tell, and `errors` says why."""
 
@@ -35,5 +43,7 @@ class Facts(NamedTuple):
     heartbeat_age_s: float | None = None
     off: Mapping[str, str] | None = None  # room (or all) -> why
     munge: bool | None = None
+    keys: tuple[KeyAge, ...] | None = ()  # this machine's, newest first; none where there is no folder of them
+    openssl: bool = True  # the program that makes certificates is there
     nccl: str | None = None  # on a compute node: empty where the library loads, else why not
     errors: Mapping[str, str] = {}

@@ -21,6 +21,12 @@ HOOK_REST_S = 30.0
 #: What the last of those who may stop a job gives the ones before it (seconds): hooks.decide.TAKE_OVER_S, twice.
 HOOK_TAKE_OVER_S = 10.0
 
+#: A key is old after so many days, and should be replaced while it still lives so long.
+KEY_OLD_D, KEY_SHORT_D = 365.0, 90.0
+
+#: Days that two keys may be valid at once before doctor asks whether the older one was forgotten.
+KEY_OVERLAP_D = 30.0
+
 #: Seconds that fmslurm-controller needs to see a requeued job and to exclude its node; seen: 1 s was too short.
 SHORT_DELAY_S = 10
 
@@ -171,12 +177,51 @@ def _daemons(facts: Facts) -> Iterator[Result]:
 
 
 def _munge(facts: Facts) -> Iterator[Result]:
+    """By munge or by keys: one of them must let nodes prove themselves to one another."""
     if facts.munge is None:
         yield Result("munge.answers", UNKNOWN, f"munge cannot be asked: {facts.errors.get('munge', 'no library')}")
     elif facts.munge:
         yield Result("munge.answers", OK, "munge makes and reads credentials")
+    elif facts.keys and (facts.slurm_config or {}).get("AuthType", "") != "auth/munge":
+        yield Result("munge.answers", OK, "there is no munge here: nodes prove themselves by the site's key")
+    elif facts.keys or facts.settings.mode.burnin == "off":
+        text = "munge does not answer" + (
+            "" if facts.keys else ", and there is no key: nodes cannot prove who they are"
+        )
+        uses = (facts.slurm_config or {}).get("AuthType", "auth/munge") == "auth/munge"
+        yield Result("munge.answers", FAIL if uses else WARN, text, "Start munged" if uses else "`fmslurm key create`")
     else:
-        yield Result("munge.answers", FAIL, "munge does not answer: nodes cannot prove who they are", "Start munged")
+        text = "munge does not answer and there is no key: nodes cannot prove who they are"
+        remedy = "Start munged, or make a key and bring it to the nodes: `fmslurm key create`"
+        yield Result("munge.answers", FAIL, text, remedy)
+    if facts.munge and not facts.openssl and facts.settings.mode.burnin != "off":
+        text = "there is no openssl program: a node that leads a burn-in makes its certificate with it"
+        yield Result("channel.openssl", FAIL, text, "Install the package openssl, here and on the nodes")
+
+
+def _keys(facts: Facts) -> Iterator[Result]:
+    if facts.keys is None:
+        text = f"the site's keys cannot be used: {facts.errors.get('keys', 'not looked at')}"
+        # Where munge answers nobody uses them.
+        yield Result("channel.key", UNKNOWN if facts.munge or facts.settings.mode.burnin == "off" else FAIL, text)
+        return
+    if not facts.keys:
+        return
+    newest, *others = facts.keys
+    if newest.left_d <= 0:
+        yield Result(
+            "channel.key", FAIL, f"key {newest.id} has expired", "`fmslurm key rotate`, and bring it to the nodes"
+        )
+    elif newest.age_d > KEY_OLD_D or newest.left_d < KEY_SHORT_D:
+        text = f"key {newest.id} is {newest.age_d:.0f} days old and expires in {newest.left_d:.0f}"
+        yield Result("channel.key", WARN, text, "`fmslurm key rotate`, and bring it to the nodes")
+    elif others and newest.age_d > KEY_OVERLAP_D:
+        text = f"key {others[0].id} is still valid, {newest.age_d:.0f} days after {newest.id} was made to replace it"
+        yield Result(
+            "channel.key", WARN, text, "See that every node has the new one, then `fmslurm key rotate --finish`"
+        )
+    else:
+        yield Result("channel.key", OK, f"key {newest.id} is {newest.age_d:.0f} days old")
 
 
 def _nccl(facts: Facts) -> Iterator[Result]:
@@ -220,6 +265,7 @@ RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _modes,
     _daemons,
     _munge,
+    _keys,
     _nccl,
     _nodes,
 )

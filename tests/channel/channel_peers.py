@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
+from slurm_ext import channel
 from slurm_ext.channel import Event, Hub
+
+T = TypeVar("T")
 
 MUNGED = shutil.which("munged", path="/usr/sbin:/sbin:/usr/bin:/usr/local/sbin")
 LONG_S = 20.0
@@ -126,3 +134,55 @@ class Tap:
             thread.join(10)
         for sock in self._sockets:
             sock.close()
+
+
+class Raw:
+    """A client that greets and speaks TLS by itself, to say what no honest one says; `context` None stops at the greeting."""
+
+    def __init__(self, port: int, greeting: bytes, context: ssl.SSLContext | None, hub: Hub) -> None:
+        self._hub = hub
+        self.plain = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
+        self.plain.sendall(greeting)
+        self.tls: ssl.SSLSocket | None = None
+        if context is not None:
+            self._turned(self._line)
+            self.tls = self._turned(lambda: context.wrap_socket(self.plain))
+
+    def _line(self) -> bytes:
+        found = b""
+        while not found.endswith(b"\n"):
+            byte = self.plain.recv(1)
+            assert byte, "no greeting"
+            found += byte
+        return found
+
+    def _turned(self, work: Callable[[], T]) -> T:
+        """Do something that waits for the server while the server's hub is turned."""
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            deadline = time.monotonic() + LONG_S
+            while not future.done() and time.monotonic() < deadline:
+                self._hub.poll(0.005)
+            return future.result(0)
+
+    def binding(self) -> str:
+        assert self.tls is not None
+        return hashlib.sha256(self.tls.getpeercert(binary_form=True) or b"").hexdigest()
+
+    def send(self, content: bytes) -> None:
+        assert self.tls is not None
+        self.tls.sendall(content)
+
+    def receive(self) -> bytes:
+        tls = self.tls
+        assert tls is not None
+        return self._turned(lambda: tls.recv(4096))
+
+    def close(self) -> None:
+        (self.tls or self.plain).close()
+
+
+def introduction(binding: str, **changed: object) -> bytes:
+    """Return what b says of itself to a about the job c/1-0, with changes."""
+    said = {"v": channel.VERSION, "k": "c/1-0", "f": "b", "s": binding, **changed}
+    return json.dumps(said).encode()

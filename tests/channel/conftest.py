@@ -13,6 +13,7 @@ from channel_peers import MUNGED, munged
 
 from slurm_ext import keys
 from slurm_ext.channel import Hub
+from slurm_ext.command import run
 from slurm_ext.credential import Authenticator, MungeAuthenticator
 from slurm_ext.credential_tls import KeyAuthenticator
 
@@ -61,3 +62,44 @@ def hubs() -> Iterator[list[Hub]]:
     yield made
     for hub in made:
         hub.close()
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+static time_t shift(void) { const char *text = getenv("CLOCK_SHIFT_S"); return text ? atol(text) : 0; }
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(id, now);
+    if (code == 0 && id == CLOCK_REALTIME) now->tv_sec += shift();
+    return code;
+}
+time_t time(time_t *into) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (into) *into = now.tv_sec;
+    return now.tv_sec;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def shifted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
+    """Return a function that gives the environment in which a program's clock is so many seconds off."""
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "clock.c").write_text(CLOCK)
+    argv = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(folder / "clock.c"), "-ldl"]
+    made = run(argv, timeout_s=60)
+    assert made.ok, made.stderr
+    return lambda seconds: {"LD_PRELOAD": str(folder / "clock.so"), "CLOCK_SHIFT_S": str(seconds)}

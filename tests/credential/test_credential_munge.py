@@ -1,0 +1,132 @@
+"""munge credentials: who may open them, that they hide what they hold, and what each refusal says."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "channel"))
+from channel_peers import MUNGED, munged
+
+from slurm_ext.command import run
+from slurm_ext.config.model import Settings, Site
+from slurm_ext.credential import AuthenticationError, MungeAuthenticator, for_site
+from slurm_ext.errors import LackingError
+
+SECRET = b"0123456789abcdef-very-secret-unique-id"
+
+
+@pytest.fixture(scope="module")
+def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if MUNGED is None:
+        pytest.skip("munge is not installed")
+    folder = tmp_path_factory.mktemp("munge")
+    for parent in (folder, *folder.parents):
+        if parent.owner() == "root" and str(parent).startswith("/tmp/"):
+            parent.chmod(0o755)
+    with munged(folder, os.urandom(128)) as path:
+        yield path
+
+
+def inside(credential: bytes) -> bytes:
+    """Return the bytes of a credential without its armour."""
+    return base64.b64decode(credential.removeprefix(b"MUNGE:").removesuffix(b":"))
+
+
+def set_option(authenticator: MungeAuthenticator, option: int, value: int) -> None:
+    assert authenticator._lib.munge_ctx_set(authenticator._context, ctypes.c_int(option), ctypes.c_int(value)) == 0
+
+
+def test_credentials_are_hidden_and_good_once(munge_socket: str) -> None:
+    ours = MungeAuthenticator(munge_socket)
+    sealed = ours.seal(SECRET)
+    assert SECRET not in inside(sealed)
+    assert ours.open(sealed) == SECRET
+    with pytest.raises(AuthenticationError, match=r"[Rr]eplayed"):
+        ours.open(sealed)
+    assert ours.open(sealed, again=True) == SECRET
+
+
+def test_cipher_and_digest_are_ours_and_not_what_munged_is_set_to(munge_socket: str) -> None:
+    """The same library with munge's cipher `none` shows what would be on the wire; its bytes say which one was used."""
+    ours, bare = MungeAuthenticator(munge_socket), MungeAuthenticator(munge_socket)
+    set_option(bare, 0, 0)
+    set_option(bare, 2, 0)  # not compressed
+    assert SECRET in inside(bare.seal(SECRET))
+    version, cipher, digest = inside(ours.seal(SECRET))[:3]
+    assert (version, cipher, digest) == (3, 4, 5)  # AES-128 with SHA-256, in munge's own numbers
+    with pytest.raises(AuthenticationError, match="not encrypted"):
+        ours.open(bare.seal(SECRET))
+    # libmunge notes what it opened in its context: that must not become how we seal.
+    assert SECRET not in inside(ours.seal(SECRET))
+    assert tuple(inside(ours.seal(SECRET))[:3]) == (3, 4, 5)
+
+
+def test_only_uids_that_may_speak_are_believed(munge_socket: str) -> None:
+    ours, strict = MungeAuthenticator(munge_socket), MungeAuthenticator(munge_socket, allowed_uids=[4711])
+    with pytest.raises(AuthenticationError, match="may not speak"):
+        strict.open(ours.seal(b"x"))
+
+
+def test_only_our_uid_may_open_them(munge_socket: str) -> None:
+    if os.geteuid() != 0 or shutil.which("unmunge") is None:
+        pytest.skip("needs root, to become somebody else, and the unmunge command")
+    sealed = MungeAuthenticator(munge_socket).seal(SECRET)
+    argv = [shutil.which("unmunge") or "", f"--socket={munge_socket}"]
+    theirs = run(argv, timeout_s=10, user=65534, group=65534, input_text=sealed.decode())
+    assert not theirs.ok
+    assert "nauthorized" in theirs.stdout + theirs.stderr
+    assert SECRET.decode() not in theirs.stdout
+    assert SECRET.decode() in run(argv, timeout_s=10, input_text=sealed.decode()).stdout
+
+
+def test_from_another_user_is_refused(munge_socket: str) -> None:
+    if os.geteuid() != 0 or shutil.which("munge") is None:
+        pytest.skip("needs root, to become somebody else, and the munge command")
+    argv = [shutil.which("munge") or "", "-n", f"--socket={munge_socket}"]
+    made = run(argv, timeout_s=10, user=65534, group=65534)
+    assert made.ok, made.words()
+    with pytest.raises(AuthenticationError, match="uid 65534"):
+        MungeAuthenticator(munge_socket).open(made.stdout.strip().encode())
+
+
+@pytest.mark.parametrize("noise", [b"", b"MUNGE:garbage:", b"MUNGE:AwQ:", b"\0", os.urandom(300), b"{}"])
+def test_noise_is_no_credential(munge_socket: str, noise: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        MungeAuthenticator(munge_socket).open(noise)
+
+
+def test_every_flipped_bit_is_seen(munge_socket: str) -> None:
+    ours = MungeAuthenticator(munge_socket)
+    for position in range(0, len(inside(ours.seal(SECRET)))):
+        sealed = bytearray(inside(ours.seal(SECRET)))
+        sealed[position] ^= 1
+        with pytest.raises(AuthenticationError):
+            ours.open(b"MUNGE:" + base64.b64encode(bytes(sealed)) + b":")
+
+
+def test_no_munged_is_told_at_once(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(LackingError, match="does not answer"):
+        MungeAuthenticator(str(tmp_path / "nowhere.socket"))
+    assert time.monotonic() - started < 5
+
+
+def test_a_site_has_munge_or_a_key_or_an_error_that_names_both(munge_socket: str, tmp_path: Path) -> None:
+    from slurm_ext import keys
+
+    site = Site(state_dir=f"{tmp_path}/%n", munge_socket=munge_socket)
+    assert for_site(Settings(site=site), "n0").name == "munge"
+    site = site._replace(munge_socket=f"{tmp_path}/none")
+    with pytest.raises(LackingError, match=r"munged does not answer .* and there is no key in .*/n0/keys.*key create"):
+        for_site(Settings(site=site), "n0")
+    keys.create(f"{tmp_path}/n0/keys")
+    assert for_site(Settings(site=site), "n0").name == "key"
