@@ -52,7 +52,7 @@ def next_step(
     if len(nodes) > group_nodes:
         from slurm_ext.burnin import plan_groups
 
-        step, evidence = plan_groups.step(nodes, history, leaves=known, group_nodes=group_nodes)
+        step, evidence = plan_groups.step(nodes, history, leaves=known, group_nodes=group_nodes, conclude=conclude)
     else:
         if not history:
             return Round("all", (tuple(nodes),))
@@ -62,8 +62,8 @@ def next_step(
         rounds = [done.groups for done in history[1:] if done.kind != "rails"]
         evidence = weigh(nodes, first, rounds, leaves=known)
         step = localise(evidence, first)
-    if isinstance(step, Round) and conclude:
-        step = _so_far(nodes, evidence, history) or step
+        if isinstance(step, Round) and conclude:
+            step = _so_far(evidence) or step
     if isinstance(step, Round):
         return step
     if priors and not step.culprits and step.suspects:
@@ -109,12 +109,10 @@ def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
     return _all_cleared(evidence, first)
 
 
-def _so_far(nodes: Sequence[str], evidence: Evidence, history: Sequence[RoundResult]) -> Decision | None:
+def _so_far(evidence: Evidence) -> Decision | None:
     """Return the conviction of those whose fault is proven already, if any."""
-    if not evidence.tests and not evidence.alone:
-        return None
     guilty = plan_evidence.convicted(evidence)
-    return plan_words.convict(evidence, guilty) if 0 < len(guilty) <= third(nodes) else None
+    return plan_words.convict(evidence, guilty) if 0 < len(guilty) <= third(evidence.nodes) else None
 
 
 def _alone_again(evidence: Evidence, node: str) -> bool:

@@ -31,6 +31,12 @@ CALM_TESTS = 60
 #: each then weighs so much more.
 ALIKE, ALIKE_WEIGHT = 1.3, 0.3
 
+#: A slow test counts only below this share of what others showed at the same time: in a storm all are slow.
+BEHIND = 0.85
+
+#: With fewer tests of bystanders in a round, half of them failing is no storm but chance.
+STORM_TESTS = 4
+
 #: Failures of the hard kinds by bystanders weigh on the others' until one failure weighs less than this.
 HARD_WEIGHT = 1.5
 
@@ -59,6 +65,7 @@ class Evidence(NamedTuple):
     rounds: int
     tests: tuple[Test, ...]
     of: Mapping[str, tuple[Test, ...]]  # tests by node
+    rows: Mapping[int, tuple[Test, ...]]  # tests by round
     cleared: frozenset[str]  # passed together with somebody
     alone: Mapping[str, tuple[str, ...]]  # outcomes without a partner
     own: Mapping[str, int]  # runs after the first in which it failed without a partner, or by an error of its own
@@ -143,6 +150,7 @@ def weigh(
         paired,
         tuple(tests),
         {name: tuple(found) for name, found in of.items()},
+        {number: tuple(t for t in tests if t.number == number) for number in range(1, paired + 1)},
         frozenset(passed),
         alone,
         own,
@@ -196,40 +204,79 @@ def alone_under_switch(evidence: Evidence, node: str) -> bool:
     return bool(leaf) and evidence.switches and all(n == node or evidence.leaf(n) != leaf for n in evidence.nodes)
 
 
-def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
+def counted(evidence: Evidence, node: str, open_: Sequence[str]) -> list[Test]:
+    """Return the failures that tell against a node: slow ones that agree, and others, with partners that passed elsewhere."""
     aside = set(open_)
-    calm = [t for t in evidence.tests if not aside.intersection(t.nodes)]
-    slow = _alike([t for t in evidence.failed(node) if t.outcome == SLOW and _counts(evidence, node, t, aside)])
-    if slow and not _not_the_switch(evidence, node, slow, open_):
-        slow = []
+    slow = [t for t in evidence.failed(node) if t.outcome == SLOW and _counts(evidence, node, t, aside)]
     hard = [t for t in evidence.failed(node) if t.outcome != SLOW and t.other(node) in evidence.cleared]
-    partners = Counter(t.other(node) for t in slow + hard)
+    return _alike(evidence, node, slow) + hard
+
+
+def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
+    tests = counted(evidence, node, open_)
+    if any(t.outcome == SLOW for t in tests) and not _not_the_switch(evidence, node, open_):
+        tests = [t for t in tests if t.outcome != SLOW]
+    partners = Counter(t.other(node) for t in tests)
     if len(partners) < min(PARTNERS, len(evidence.nodes) - 1):
         return False
     most, times = partners.most_common(1)[0]
-    weight_slow = _weight(sum(t.outcome == SLOW for t in calm), len(calm), _SLOW_PRIOR) + ALIKE_WEIGHT
-    weight_hard = _weight(sum(t.outcome not in (OK, SLOW) for t in calm), len(calm), _HARD_PRIOR)
-    if len(open_) == 1 and len(slow + hard) - times >= 2:
-        # The only suspect: three failures of one kind are enough where nothing else fails like that.
-        if len(slow) >= 3 and not hard and len(calm) >= CALM_TESTS and all(t.outcome == OK for t in calm):
+    calm = _bystanders(evidence, open_)
+    weight_slow, weight_hard = _weights(evidence, node, calm)
+    if len(tests) - times >= 2:
+        # Three failures of one kind are enough where nothing else fails like that.
+        kinds = {_kind(t) for t in tests}
+        if kinds == {SLOW} and len(open_) == 1 and len(calm) >= CALM_TESTS and all(t.outcome == OK for t in calm):
             return True
-        kinds = {WRONG if t.outcome == WRONG else "stop" for t in hard}
-        if len(hard) >= 3 and not slow and len(kinds) == 1 and weight_hard >= HARD_WEIGHT:
+        others = [n for n in open_ if n != node and any(_kind(t) != SLOW for t in evidence.failed(n))]
+        alone = all(t.other(n) == node for n in others for t in evidence.failed(n) if _kind(t) != SLOW)
+        if len(kinds) == 1 and SLOW not in kinds and len(tests) >= 3 and alone and weight_hard >= HARD_WEIGHT:
             return True
-    weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in slow + hard]
+    weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in tests]
     return (
         sum(w for _, w in weights) >= WEIGHT + math.log10(len(evidence.nodes))
         and sum(w for t, w in weights if t.other(node) != most) >= WEIGHT_BEYOND_PAIR
     )
 
 
-def _alike(tests: Sequence[Test]) -> list[Test]:
-    """Return the most of these tests whose speeds lie within a factor of one another."""
+def _kind(test: Test) -> str:
+    return test.outcome if test.outcome in (SLOW, WRONG) else "stop"
+
+
+def _bystanders(evidence: Evidence, open_: Sequence[str]) -> list[Test]:
+    """Return the tests without a doubtful node, but for the rounds in which half of them failed: a storm, which is held
+    against nobody and says nothing of the others' rounds."""
+    aside = set(open_)
+    return [
+        test
+        for row in evidence.rows.values()
+        for tests in [[t for t in row if not aside.intersection(t.nodes)]]
+        if len(tests) < STORM_TESTS or 2 * sum(t.outcome == OK for t in tests) > len(tests)
+        for test in tests
+    ]
+
+
+def _weights(evidence: Evidence, node: str, calm: Sequence[Test]) -> tuple[float, float]:
+    """Return what one slow failure of a node weighs, and one of another kind: the rarer among bystanders, the more.
+
+    Where leaf switches are known, those below its own count if they are calmer: what another switch does is not its affair.
+    """
+    leaf = evidence.leaf(node)
+    beside = [t for t in calm if leaf and leaf in map(evidence.leaf, t.nodes)]
+    slow = max(_weight(sum(t.outcome == SLOW for t in tests), len(tests), _SLOW_PRIOR) for tests in (calm, beside))
+    hard = _weight(sum(t.outcome not in (OK, SLOW) for t in calm), len(calm), _HARD_PRIOR)
+    return slow + ALIKE_WEIGHT, hard
+
+
+def _alike(evidence: Evidence, node: str, tests: Sequence[Test]) -> list[Test]:
+    """Return the most of these tests whose speeds, by those of the others in their rounds, lie within a factor."""
+    speeds = []
+    for test in tests:
+        others = sorted(t.busbw_gbs or 0.0 for t in evidence.rows[test.number] if node not in t.nodes)
+        usual = others[len(others) // 2] if others else 0.0
+        speeds.append(((test.busbw_gbs or 0.0) / (usual or 1.0), test))
     best: list[Test] = []
-    for least in tests:
-        low = least.busbw_gbs or 0.0
-        near = [t for t in tests if low <= (t.busbw_gbs or 0.0) <= ALIKE * low]
-        best = max(best, near, key=len)
+    for low, _ in speeds:
+        best = max(best, [test for speed, test in speeds if low <= speed <= ALIKE * low], key=len)
     return best
 
 
@@ -239,32 +286,71 @@ def _weight(failed: int, tests: int, prior: tuple[float, float]) -> float:
 
 
 def _counts(evidence: Evidence, node: str, test: Test, aside: set[str]) -> bool:
-    """Say whether a slow test tells against a node: a good partner, and at the same time in the same place others passed."""
-    if test.other(node) not in evidence.cleared:
+    """Say whether a slow test tells against a node: its partner passed elsewhere, and others did better at the same time,
+    in the same place: below the same switch, in a pair of the same sort (inside it, or towards others)."""
+    partner = test.other(node)
+    if partner not in evidence.cleared:
         return False
-    others = [
-        t for t in evidence.tests if t.number == test.number and node not in t.nodes and not aside.intersection(t.nodes)
+    across = evidence.across(test)
+    for own in (node, partner) if across else (node,):
+        side = evidence.leaf(own)
+        beside = _beside(evidence, test.number, side, own, across, {node, *aside})
+        if beside:
+            if not _behind(test, beside, best=True):
+                return False
+        elif across and own == node and any(evidence.leaf(n) == side for n in evidence.cleared if n != node):
+            # Nobody looked at that time whether its switch was slow towards others: then before and after.
+            near = [
+                next((found for n in numbers if (found := _beside(evidence, n, side, own, True, {node, *aside}))), [])
+                for numbers in (range(test.number - 1, 0, -1), range(test.number + 1, evidence.rounds + 1))
+            ]
+            return any(near) and all(any(t.outcome == OK for t in tests) for tests in near if tests)
+    if across and evidence.leaf(node):
+        return True
+    now = [t for t in evidence.rows[test.number] if not {node, *aside}.intersection(t.nodes)]
+    return not now or _behind(test, now, best=False)
+
+
+def _beside(evidence: Evidence, number: int, side: str, own: str, across: bool, aside: set[str]) -> list[Test]:
+    """Return the tests of one round below one leaf switch, and of one sort, without some nodes."""
+    return [
+        t
+        for t in evidence.rows.get(number, ())
+        if side and own not in t.nodes and side in map(evidence.leaf, t.nodes) and not aside.intersection(t.nodes)
+        if across == evidence.across(t)
     ]
-    leaf, across = evidence.leaf(node), evidence.across(test)
-    beside = [t for t in others if leaf and across == evidence.across(t) and leaf in map(evidence.leaf, t.nodes)]
-    if beside:
-        return any(t.outcome == OK for t in beside)
-    if across and any(evidence.leaf(n) == leaf for n in evidence.cleared if n != node):
-        return False  # nobody looked whether its switch was slow towards others at that time
-    return not others or 2 * sum(t.outcome == OK for t in others) >= len(others)
 
 
-def _not_the_switch(evidence: Evidence, node: str, slow: Sequence[Test], open_: Sequence[str]) -> bool:
+def _behind(test: Test, others: Sequence[Test], *, best: bool) -> bool:
+    """Say whether a test is well slower than the best, or the middle, of others of its round."""
+    speeds = sorted(t.busbw_gbs or 0.0 for t in others)
+    return (test.busbw_gbs or 0.0) < BEHIND * speeds[-1 if best else len(speeds) // 2]
+
+
+def lacks_inside(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
+    """Say whether no failure tells yet that a node is slow below its own leaf switch, too, though there one can be had."""
+    leaf = evidence.leaf(node)
+    if not evidence.switches or not any(t.outcome == SLOW for t in evidence.failed(node)):
+        return False
+    mates = any(evidence.leaf(n) == leaf for n in evidence.cleared if leaf and n != node)
+    return mates and not _slow_inside(evidence, node, open_)
+
+
+def _slow_inside(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
+    """Say whether a node was slow with a good one below its own leaf switch, while others there were not."""
+    inside = [t for t in evidence.failed(node) if t.outcome == SLOW]
+    inside = [t for t in inside if evidence.leaf(t.other(node)) == evidence.leaf(node)]
+    return any(_counts(evidence, node, t, set(open_)) for t in inside)
+
+
+def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     """Say whether slowness is the node's, not that of the switch above it.
 
-    Where leaf switches are known, it must be slow inside its own and towards others. Where not, two slow nodes may be two
-    nodes under one bad switch, and so may one that is slow always beside another that is slow mostly.
+    Where leaf switches are known, it must be slow below its own. Where not, two slow nodes may be two nodes under one bad
+    switch, and so may one that is slow always beside another that is slow mostly.
     """
     if evidence.leaf(node):
-        if not evidence.switches:
-            return True
-        inside = any(evidence.leaf(test.other(node)) == evidence.leaf(node) for test in slow)
-        return inside and any(evidence.across(test) for test in slow)
+        return not evidence.switches or _slow_inside(evidence, node, open_)
     return not evidence.company and not slow_nodes(evidence, open_, but=node)
 
 

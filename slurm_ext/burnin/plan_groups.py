@@ -40,9 +40,14 @@ def divide(nodes: Sequence[str], leaves: Mapping[str, str], group_nodes: int) ->
 
 
 def step(
-    nodes: Sequence[str], history: Sequence[RoundResult], *, leaves: Mapping[str, str], group_nodes: int
+    nodes: Sequence[str],
+    history: Sequence[RoundResult],
+    *,
+    leaves: Mapping[str, str],
+    group_nodes: int,
+    conclude: bool = False,
 ) -> tuple[Round | Decision, Evidence]:
-    """Return the next round or the decision of a large job, and what is known of its nodes."""
+    """Return the next round or the decision of a large job, and what is known of its nodes; see `plan.next_step`."""
     everything = weigh(nodes, GroupResult((), OK), (), leaves=leaves)
     if not history:
         return Round("groups", divide(nodes, leaves, group_nodes)), everything
@@ -60,6 +65,11 @@ def step(
             waiting.append(found)
         else:
             decisions.append((found, evidence))
+    if waiting and conclude:
+        proven = [(e, plan_evidence.convicted(e)) for first, e in scopes if e.tests or e.alone]
+        stops = [plan_words.convict(e, guilty) for e, guilty in proven if 0 < len(guilty) <= third(e.nodes)]
+        if stops:
+            return _joined(nodes, stops, results), everything
     if waiting:
         kinds = [found.kind for found in waiting]
         kind = kinds[0] if len(set(kinds)) == 1 else "confirm"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin.model import OK
-from slurm_ext.burnin.plan_evidence import Evidence
+from slurm_ext.burnin.model import OK, SLOW
+from slurm_ext.burnin.plan_evidence import Evidence, counted, lacks_inside
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -58,6 +58,8 @@ def _inside(evidence: Evidence, doubtful: Sequence[str]) -> bool:
     if evidence.rounds % 2:
         return False
     for name in doubtful:
+        if lacks_inside(evidence, name, doubtful):
+            return True
         met = {test.other(name) for test in evidence.of[name]}
         if any(n in evidence.cleared and n not in met and evidence.leaf(n) == evidence.leaf(name) for n in evidence.nodes):
             return True
@@ -108,7 +110,7 @@ class _Round:
         """Pair each doubtful node with one that passed; at times with another doubtful one, who may sit under its switch."""
         evidence = self._evidence
         if len(doubtful) > 1 and evidence.rounds > 2 and evidence.rounds % 2:
-            often = [name for name in doubtful if len(evidence.failed(name)) >= 2]
+            often = [n for n in doubtful if sum(t.outcome == SLOW for t in evidence.failed(n)) >= 2]
             for index, name in enumerate(often):
                 for other in often[index + 1 :]:
                     if not self._met[frozenset((name, other))]:
@@ -117,7 +119,9 @@ class _Round:
         failures = {name: len(evidence.failed(name)) for name in self._pool}
         for name in sorted(doubtful, key=lambda n: -failures.get(n, 0)):
             # Who failed most of those that passed comes first: under a bad switch it passes with its own.
-            self._choose(name, good, failures)
+            inside = not self._across and lacks_inside(evidence, name, doubtful)
+            told = Counter(test.other(name) for test in counted(evidence, name, doubtful))
+            self._choose(name, good, failures, told, sort_first=inside)
         for name in doubtful:
             self._choose(name, [other for other in doubtful if not self._met[frozenset((name, other))]])
         return self
@@ -135,7 +139,15 @@ class _Round:
             self._choose(name, self._pool)
         return self
 
-    def _choose(self, name: str, candidates: Sequence[str], failures: Mapping[str, int] | None = None) -> None:
+    def _choose(
+        self,
+        name: str,
+        candidates: Sequence[str],
+        failures: Mapping[str, int] | None = None,
+        told: Mapping[str, int] | None = None,
+        *,
+        sort_first: bool = True,
+    ) -> None:
         if name in self._used:
             return
         best, best_key = "", (0, 0, 0)
@@ -147,7 +159,9 @@ class _Round:
             rank = -failures[other] if failures else 0
             met = self._met[frozenset((name, other))]
             # A doubtful node needs another partner first; the others are there as its control: the same sort of pair.
-            key = (met, int(wrong_sort), rank) if failures else (int(wrong_sort), met, 0)
+            # A partner whose test did not count comes again before one whose test did.
+            met = 1000 * told.get(other, 0) + met if told else met
+            key = (int(wrong_sort), met, rank) if sort_first else (met, int(wrong_sort), rank)
             if not best or key < best_key:
                 best, best_key = other, key
             if failures is None and key == (0, 0, 0):
