@@ -175,12 +175,18 @@ class Acts(NamedTuple):
         return self.step(attempt, TIME_STEP, act, is_so, evidence=(said,), detail=said)
 
     def hold(self, attempt: Attempt) -> str:
-        """Keep a pending job from starting."""
+        """Keep a pending job from starting until somebody releases it; then it starts without Slurm's two minutes of wait."""
 
         def is_held(job: Job) -> bool:
-            return job.priority == 0 or not_waiting(job)
+            return not_waiting(job) or (job.priority == 0 and job.eligible_time <= time.time() + 5)
 
-        return self.step(attempt, "hold", lambda job: self.slurm.hold(job.job_id), is_held)
+        def act(job: Job) -> None:
+            if job.priority != 0:
+                self.slurm.hold(job.job_id)
+            if job.eligible_time > time.time() + 5:
+                self.slurm.update_job(job.job_id, {"StartTime": "now+2"})
+
+        return self.step(attempt, "hold", act, is_held)
 
     def release(self, attempt: Attempt, wait_s: float) -> str:
         """Let the job start: at once, or `wait_s` seconds after its end. Not while it completes, or Slurm overwrites it."""

@@ -119,14 +119,15 @@ def test_where_the_site_wants_it_held_it_stays_until_the_hold_expires(
     in_gate(world, comment)
     stopped(world, policy="hold")
     world.tick(3)
-    assert world.slurm.acts() == ["requeuehold"]
+    assert world.slurm.acts() == ["requeuehold", "StartTime=now+2"]  # who releases it need not wait two minutes more
+    assert world.slurm.job().priority == 0
     story = told(world)
     assert story["held_until"] > time.time() + 86400
     assert any("scontrol release 7" in line for line in story["held"]["how"])
     assert any("fmslurm burnin run -w n[1-4]" in line for line in story["held"]["how"])
     monkeypatch.setattr("slurm_ext.resume.journal.HOLD_EXPIRES_S", -1.0)
     world.tick(2)
-    assert world.slurm.acts() == ["requeuehold", "StartTime=now+2", "release"]
+    assert world.slurm.acts()[2:] == ["StartTime=now+2", "release"]
 
 
 def test_a_job_that_waits_after_a_plain_requeue_of_the_gates_goes_at_once_too(world: World):
