@@ -1,0 +1,124 @@
+"""A user's process, with rights of its own alone, against the channel of root."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+
+import pytest
+from channel_peers import LONG_S, frame, introduction, pump, refusal
+
+from slurm_ext import credential_tls
+from slurm_ext.channel import Hub
+from slurm_ext.credential import Authenticator, MungeAuthenticator
+from slurm_ext.credential_tls import KeyAuthenticator
+
+Prove = Callable[[], Authenticator]
+Shifted = Callable[[int], dict[str, str]]
+NOBODY = 65534
+
+
+@pytest.fixture
+def munge_server(hubs: list[Hub], munge_socket: str) -> tuple[Hub, int]:
+    hubs.append(Hub(MungeAuthenticator(munge_socket), me="a", key="c/1-0", peers=["b", "c"]))
+    return hubs[0], hubs[0].listen("127.0.0.1", 0)
+
+
+def _as_nobody(work: Callable[[], None]) -> multiprocessing.Process:
+    def become() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        work()
+
+    child = multiprocessing.get_context("fork").Process(target=become)
+    child.start()
+    return child
+
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+
+
+@root
+def test_a_users_process_that_connects_is_refused(munge_server: tuple[Hub, int], munge_socket: str) -> None:
+    hub, port = munge_server
+
+    def connect() -> None:
+        sock = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
+        sock.sendall(b"fmslurm munge\n")
+        while sock.recv(1) != b"\n":
+            pass
+        tls = credential_tls.unproven_client().wrap_socket(sock)
+        binding = credential_tls.fingerprint(tls.getpeercert(binary_form=True) or b"")
+        tls.sendall(frame(_for_root(munge_socket).seal(introduction(binding))))
+        tls.recv(1)
+
+    child = _as_nobody(connect)
+    try:
+        assert refusal(hub) == f"sent by uid {NOBODY}, which may not speak here"
+    finally:
+        child.join(LONG_S)
+    assert hub.peers() == frozenset()
+
+
+def _for_root(path: str) -> MungeAuthenticator:
+    """A user's authenticator whose credentials root may open."""
+    made = MungeAuthenticator(path)
+    import ctypes
+
+    made._lib.munge_ctx_set(made._context, ctypes.c_int(9), ctypes.c_int(0))
+    return made
+
+
+@root
+@pytest.mark.parametrize("method", ["munge", "key"])
+def test_a_users_process_on_the_port_learns_and_wins_nothing(
+    hubs: list[Hub], munge_socket: str, key_folder: str, method: str
+) -> None:
+    """It was there first, shows a certificate of its own and a credential of its own."""
+    own = credential_tls.passing_server()
+    said = f"fmslurm {method}{'' if method == 'munge' else ' ' + credential_tls.read_keys(key_folder)[0].id}\n".encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def listen() -> None:
+            sock, _ = listener.accept()
+            sock.settimeout(LONG_S)
+            while sock.recv(1) != b"\n":
+                pass
+            sock.sendall(said)
+            tls = own.context.wrap_socket(sock, server_side=True)
+            binding = credential_tls.fingerprint(own.certificate)
+            payload = introduction(binding, f="a")
+            tls.sendall(frame(_for_root(munge_socket).seal(payload) if method == "munge" else payload) + frame(b"{}"))
+            tls.recv(4096)
+
+        child = _as_nobody(listen)
+        try:
+            prove: Authenticator = (
+                MungeAuthenticator(munge_socket) if method == "munge" else KeyAuthenticator(key_folder)
+            )
+            hubs.append(Hub(prove, me="b", key="c/1-0", peers=["a"]))
+            hubs[0].connect("a", "127.0.0.1", listener.getsockname()[1])
+            down = pump(hubs, 1)[0]
+        finally:
+            child.kill()
+            child.join(LONG_S)
+    assert [e.kind for e in down] == ["down"]
+    expected = f"sent by uid {NOBODY}" if method == "munge" else "TLS: self-signed certificate"
+    assert expected in str(down[0].body["why"]).replace("self signed", "self-signed")
+    assert hubs[0].peers() == frozenset()
+
+
+@root
+def test_a_user_cannot_read_the_key(key_folder: str) -> None:
+    def read() -> None:
+        try:
+            KeyAuthenticator(key_folder)
+        except PermissionError:
+            os._exit(7)
+
+    child = _as_nobody(read)
+    child.join(LONG_S)
+    assert child.exitcode == 7
