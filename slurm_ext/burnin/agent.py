@@ -485,9 +485,6 @@ def record(job: BurninJob, settings: Settings, outcome: Outcome) -> None:
 def main() -> None:
     """Run one agent by the configuration on stdin."""
     config = json.loads(sys.stdin.buffer.read())
-    # The hook waits for the outcome, not for us: it must never have to collect this process.
-    if os.fork():
-        os._exit(0)
     result = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
