@@ -35,8 +35,8 @@ class Watch(Protocol):
     def phase(self, phase: str, step: int | None = None) -> None:
         """Announce what comes next."""
 
-    def poll(self, done: Callable[[], bool], limit_s: float = 0.0) -> None:
-        """Wait until `done()`; raises on an order to stop, and where it takes too long."""
+    def poll(self, done: Callable[[], bool], limit_s: float = 0.0, *, soon: bool = False) -> None:
+        """Wait until `done()`, which is expected at once where `soon`; raises on an order to stop, or after too long."""
 
     def stepped(self) -> None:
         """Count one all-reduce of the whole message that ended."""
@@ -167,7 +167,7 @@ class Traffic:
             self._watch.phase("call")
         count = self._size // kernels.ELEMENT_BYTES[family]
         self._nccl.all_reduce(self._send, self._receive, count, family, self._cuda.stream)
-        self._watch.poll(self._nccl.settled)
+        self._watch.poll(self._nccl.settled, soon=True)
 
     def _passed(self, event: ctypes.c_void_p) -> bool:
         self._nccl.settled()  # an error of the communicator (a peer died) ends the wait, too
@@ -199,7 +199,7 @@ class Traffic:
         for index, word in enumerate(agreement.words(stop, microseconds)):
             self._cuda.set_words(address + 4 * agreement.COPIES * index, word, agreement.COPIES)
         self._nccl.all_reduce(address, address, agreement.BYTES // 4, "u32", self._cuda.stream)
-        self._watch.poll(self._nccl.settled)
+        self._watch.poll(self._nccl.settled, soon=True)
         self._cuda.record(event)
 
     def _read_vote(self, slot: int, event: ctypes.c_void_p) -> agreement.Agreed:

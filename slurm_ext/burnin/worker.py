@@ -26,6 +26,10 @@ from slurm_ext.errors import FmslurmError
 #: Between two looks at events and communicator. Times are taken by the GPU, so this adds nothing to them.
 POLL_S = 0.004
 
+#: NCCL queues a collective of a non-blocking communicator on a thread of its own (ncclGroupEnd in src/group.cc), and none may
+#: follow before that is done: some ten microseconds. A pause of POLL_S after each would starve the GPU.
+SPIN_S = 0.002
+
 #: Sooner (seconds) no run is given up as too slow: a busy machine stalls for so long.
 SLOW_S = 1.5
 
@@ -104,9 +108,16 @@ class Worker:
         """Count one all-reduce that ended."""
         self._step += 1
 
-    def poll(self, done: Callable[[], bool], limit_s: float = 0.0) -> None:
-        """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` or when all took too long (0: no limit)."""
+    def poll(self, done: Callable[[], bool], limit_s: float = 0.0, *, soon: bool = False) -> None:
+        """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` or when all took too long (0: no limit).
+
+        `soon`: it is about to be done, and until then the GPU gets no more work: look without a pause for SPIN_S.
+        """
         started = time.monotonic()
+        while soon and time.monotonic() - started < SPIN_S:
+            if done():
+                return
+            os.sched_yield()
         while not done():
             self._pump(POLL_S)
             if self._stopped():
