@@ -202,6 +202,9 @@ def _few(evidence: Evidence, first: GroupResult) -> Round | Decision:
 def _decide(evidence: Evidence, first: GroupResult, guilty: Sequence[str], open_: Sequence[str]) -> Decision:
     nodes, known = evidence.nodes, evidence.words
     count = len(guilty) + len(open_)
+    if guilty and not any(plan_words.kind_of(evidence, name) == SLOW for name in guilty):
+        # Slowness all around, as of a busy fabric, is no reason to spare a node that hangs or computes wrong.
+        count = len(guilty) + len(plan_evidence.hard_without(evidence, open_, guilty))
     if len(guilty) > third(nodes) or (count > third(nodes) and count > len(nodes) // 2):
         words = f"{count} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
         return plan_words.nobody([n for n in nodes if n in guilty or n in open_], first, "burnin.fabric", words, known)

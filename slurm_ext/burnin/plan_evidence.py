@@ -67,12 +67,14 @@ class Evidence(NamedTuple):
     of: Mapping[str, tuple[Test, ...]]  # tests by node
     rows: Mapping[int, tuple[Test, ...]]  # tests by round
     cleared: frozenset[str]  # passed together with somebody
+    working: frozenset[str]  # came to a right end with somebody, if slowly: no evidence of a hang, an error, a wrong sum
     alone: Mapping[str, tuple[str, ...]]  # outcomes without a partner
     own: Mapping[str, int]  # runs after the first in which it failed without a partner, or by an error of its own
     hints: Mapping[str, Suspect]  # from the first run
     words: Mapping[str, str]  # what went wrong last, by node
     again: tuple[GroupResult, ...]  # all of them, repeated
     parts: Mapping[tuple[str, ...], tuple[GroupResult, ...]]  # runs of three nodes and more, but not of all
+    beside: tuple[str, ...] = ()  # of other groups, next to these in Slurm's order: perhaps under the same switch
     company: bool = False  # nodes that are not among these are slow as well, and nobody knows whose switch is whose
 
     def failed(self, node: str) -> list[Test]:
@@ -115,7 +117,7 @@ def weigh(
     """Collect what the rounds behind the first run say. `cleared` passed with somebody elsewhere."""
     tests: list[Test] = []
     of: dict[str, list[Test]] = {name: [] for name in nodes}
-    passed = set(cleared)
+    passed, working = set(cleared), set(cleared)
     alone: dict[str, tuple[str, ...]] = {}
     own: Counter[str] = Counter()
     words: dict[str, str] = {}
@@ -139,6 +141,8 @@ def weigh(
                     of[name].append(test)
             else:
                 parts[members] = (*parts.get(members, ()), group)
+            if group.outcome in (OK, SLOW) and len(members) > 1:
+                working.update(members)
             if group.outcome == OK:
                 passed.update(members if len(members) > 1 else ())
             elif len(members) <= 2:
@@ -152,6 +156,7 @@ def weigh(
         {name: tuple(found) for name, found in of.items()},
         {number: tuple(t for t in tests if t.number == number) for number in range(1, paired + 1)},
         frozenset(passed),
+        frozenset(working),
         alone,
         own,
         {s.node: s for s in first.suspects},
@@ -195,7 +200,9 @@ def by_itself(evidence: Evidence, node: str) -> bool:
 
 def witnesses(evidence: Evidence, node: str) -> list[str]:
     """Return the partners that a node failed with and that passed with somebody else, in the order of the tests."""
-    return list(dict.fromkeys(p for t in evidence.failed(node) if (p := t.other(node)) in evidence.cleared))
+    fine = [evidence.cleared if t.outcome == SLOW else evidence.working for t in evidence.failed(node)]
+    tests = zip(evidence.failed(node), fine, strict=True)
+    return list(dict.fromkeys(p for t, those in tests if (p := t.other(node)) in those))
 
 
 def alone_under_switch(evidence: Evidence, node: str) -> bool:
@@ -208,7 +215,8 @@ def counted(evidence: Evidence, node: str, open_: Sequence[str]) -> list[Test]:
     """Return the failures that tell against a node: slow ones that agree, and others, with partners that passed elsewhere."""
     aside = set(open_)
     slow = [t for t in evidence.failed(node) if t.outcome == SLOW and _counts(evidence, node, t, aside)]
-    hard = [t for t in evidence.failed(node) if t.outcome != SLOW and t.other(node) in evidence.cleared]
+    hard = [t for t in evidence.failed(node) if t.outcome != SLOW and t.other(node) in evidence.working]
+    hard = [] if node in evidence.working else hard
     return _alike(evidence, node, slow) + hard
 
 
@@ -227,15 +235,23 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
         kinds = {_kind(t) for t in tests}
         if kinds == {SLOW} and len(open_) == 1 and len(calm) >= CALM_TESTS and all(t.outcome == OK for t in calm):
             return True
-        others = [n for n in open_ if n != node and any(_kind(t) != SLOW for t in evidence.failed(n))]
-        alone = all(t.other(n) == node for n in others for t in evidence.failed(n) if _kind(t) != SLOW)
-        if len(kinds) == 1 and SLOW not in kinds and len(tests) >= 3 and alone and weight_hard >= HARD_WEIGHT:
+        only = not hard_without(evidence, open_, (node,))
+        if len(kinds) == 1 and SLOW not in kinds and len(tests) >= 3 and only and weight_hard >= HARD_WEIGHT:
             return True
     weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in tests]
     return (
         sum(w for _, w in weights) >= WEIGHT + math.log10(len(evidence.nodes))
         and sum(w for t, w in weights if t.other(node) != most) >= WEIGHT_BEYOND_PAIR
     )
+
+
+def hard_without(evidence: Evidence, open_: Sequence[str], guilty: Sequence[str]) -> list[str]:
+    """Return the doubtful nodes that failed otherwise than by slowness, and not only beside the guilty ones."""
+    return [
+        n
+        for n in open_
+        if n not in guilty and any(t.outcome != SLOW and t.other(n) not in guilty for t in evidence.failed(n))
+    ]
 
 
 def _kind(test: Test) -> str:
@@ -351,7 +367,8 @@ def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str]) -> bool
     """
     if evidence.leaf(node):
         return not evidence.switches or _slow_inside(evidence, node, open_)
-    return not evidence.company and not slow_nodes(evidence, open_, but=node)
+    tried = {t.other(node) for t in evidence.of[node]}
+    return tried.issuperset(evidence.beside) and not evidence.company and not slow_nodes(evidence, open_, but=node)
 
 
 def slow_nodes(evidence: Evidence, open_: Sequence[str], *, but: str = "") -> list[str]:

@@ -86,22 +86,27 @@ def _scopes(
     leaves: Mapping[str, str],
     passed: frozenset[str],
 ) -> list[tuple[GroupResult, Evidence]]:
-    """Return each group that failed with the evidence about it; small ones borrow nodes, none of them lent twice."""
+    """Return each group that failed with the evidence about it. Where leaf switches are not known it borrows the nodes that
+    are next to it in other groups, for a switch may reach there; small ones borrow more, and none is lent twice."""
     lent = [n for g in results if g.outcome == OK for n in g.nodes if n in passed]
     scopes = []
-    for first in results:
+    for index, first in enumerate(results):
         if first.outcome == OK:
             continue
-        need = max(0, LEAST - len(first.nodes)) if len(first.nodes) > 1 else 0
+        beside = [] if leaves.get(first.nodes[0]) else [g.nodes[-1] for g in results[max(0, index - 1) : index]]
+        beside += [] if leaves.get(first.nodes[0]) else [g.nodes[0] for g in results[index + 1 : index + 2]]
+        borrowed = [n for n in beside if n in lent]
+        lent = [n for n in lent if n not in borrowed]
+        need = max(0, LEAST - len(first.nodes) - len(borrowed)) if len(first.nodes) > 1 else 0
         # From the first node and the last by turns: not all of one switch.
-        borrowed = [lent.pop(0 if i % 2 else -1) for i in range(min(need, len(lent)))]
+        borrowed += [lent.pop(0 if i % 2 else -1) for i in range(min(need, len(lent)))]
         members = (*first.nodes, *borrowed)
         inside = set(members)
         rounds = [[g for g in done if inside.issuperset(g.nodes)] for done in within]
         evidence = weigh(
             members, first, [done for done in rounds if done], leaves=leaves, cleared=passed & frozenset(borrowed)
         )
-        scopes.append((first, evidence))
+        scopes.append((first, evidence._replace(beside=tuple(n for n in beside if n in borrowed))))
     slow = [bool(plan_evidence.slow_nodes(e, plan_evidence.doubtful(e))) for _, e in scopes]
     return [(first, e._replace(company=sum(slow) - slow[i] > 0)) for i, (first, e) in enumerate(scopes)]
 

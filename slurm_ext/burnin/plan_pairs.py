@@ -116,7 +116,8 @@ class _Round:
                     if not self._met[frozenset((name, other))]:
                         self.add(name, other)
         good = [name for name in self._pool if name in evidence.cleared]
-        failures = {name: len(evidence.failed(name)) for name in self._pool}
+        # Those of other groups that may sit under the same switch, too.
+        failures = {name: len(evidence.failed(name)) + 1000 * (name in evidence.beside) for name in self._pool}
         for name in sorted(doubtful, key=lambda n: -failures.get(n, 0)):
             # Who failed most of those that passed comes first: under a bad switch it passes with its own.
             inside = not self._across and lacks_inside(evidence, name, doubtful)
