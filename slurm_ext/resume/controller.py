@@ -97,7 +97,7 @@ class Controller:
                     tick = aftercare.review(self.acts, attempt, job, tick, exclusions_too=reviews)
             if self._is_ours(job):
                 tick = self._watch(job, tick)
-            elif not job.het_job_id and (job.job_id in gated or gate.in_gate(job) or job.restarts > 0):
+            elif job.het_job_id in ("", job.job_id) and (job.job_id in gated or gate.in_gate(job) or job.restarts > 0):
                 tick = self._guard(job, tick)
         for attempt in self.journal.unfinished():
             if attempt.job_id not in self.jobs and attempt.cluster == self.cluster:
@@ -191,12 +191,13 @@ class Controller:
         back, free it where its gate hangs. Its later fate is its own."""
         attempt = self.journal.latest(self.cluster, job)
         handled = attempt is not None and attempt.restarts == job.restarts - 1 and attempt.phase != WATCHED
-        if gate.in_gate(job) and job.std_out:
+        stuck = job.requeue and gate.is_stuck(job, self.settings, tick.now)
+        if gate.in_gate(job) and job.std_out and (stuck or self.settings.mode.burnin != "off"):
             if attempt is None or job.restarts > attempt.restarts:
                 attempt = self.journal.begin(self.cluster, job, tick.now)
-            if attempt.phase == WATCHED and job.requeue and gate.is_stuck(job, self.settings, tick.now):
+            if attempt.phase == WATCHED and stuck:
                 attempt = self._decide_stuck(attempt, tick)
-        elif not handled and (stop := stopped.find(self.settings, self.cluster, job)) is not None:
+        elif not handled and (stop := stopped.find(self.settings, self.cluster, job, self._parts(job))) is not None:
             if attempt is None or attempt.restarts < job.restarts - 1:
                 attempt = self.journal.begin(self.cluster, job, tick.now, restarts=job.restarts - 1)
             if attempt.phase == WATCHED and attempt.restarts == job.restarts - 1:
@@ -214,6 +215,12 @@ class Controller:
         if attempt is not None and attempt.phase == DECIDED:
             self._act(attempt, job, tick)
         return tick
+
+    def _parts(self, job: Job) -> list[str]:
+        """Return the ids of a heterogeneous job's other components: a stop goes to the leader, whichever of them it befell."""
+        if not job.het_job_id:
+            return []
+        return [one.job_id for one in self.jobs.values() if one.het_job_id == job.job_id and one.job_id != job.job_id]
 
     def _decide_stuck(self, attempt: Attempt, tick: Tick) -> Attempt:
         tick = with_nodes(tick, self.slurm)

@@ -6,6 +6,7 @@ last attempt's mark on the share says that we stopped it, and nothing else does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_ext import shared
@@ -38,8 +39,10 @@ class Stop(NamedTuple):
     node: str = ""
 
 
-def find(settings: Settings, cluster: str, job: Job) -> Stop | None:
+def find(settings: Settings, cluster: str, job: Job, parts: Sequence[str] = ()) -> Stop | None:
     """Return how a hook of ours stopped the attempt before, where the job now waits for us; None where a person holds it.
+
+    `parts` are the ids of the other components of a heterogeneous job: hooks leave their mark under their own.
 
     It waits for us where it is held, and where it was requeued plainly (no controller was alive) and Slurm lets it wait.
     """
@@ -47,7 +50,8 @@ def find(settings: Settings, cluster: str, job: Job) -> Stop | None:
         return None
     if job.priority != 0 and job.reason != "BeginTime":
         return None
-    return mark(settings, cluster, job.job_id, job.restarts - 1)
+    said = (mark(settings, cluster, job_id, job.restarts - 1) for job_id in (job.job_id, *parts))
+    return next((stop for stop in said if stop is not None), None)
 
 
 def mark(settings: Settings, cluster: str, job_id: str, restarts: int) -> Stop | None:

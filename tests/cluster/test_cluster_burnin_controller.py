@@ -181,15 +181,15 @@ def test_who_ends_a_job_in_its_gate_has_all_nodes_back_at_once(
 def test_two_suspects_are_left_out_for_this_job_and_neither_is_drained(site: Lab) -> None:
     site.fault(site.nodes[0], "slow-link", rate="3mbit")
     job, out = submit(site, "echo ran on $SLURM_JOB_NODELIST\n", "-N2")
-    finish(site, job, restarted=1)
-    assert names(site, shown(site, job, "NodeList")) == set(site.nodes[2:])
-    assert (
-        set(run(site, job)["decision"]["exclude"])
-        == set(site.nodes[:2])
-        == names(site, shown(site, job, "ExcNodeList"))
-    )
-    assert run(site, job)["cause"]["culprit_nodes"] == []
-    assert [step["step"] for step in run(site, job)["steps"]] == ["exclude", "release"]
+    until(lambda: run(site, job), "it is decided")
+    site.heal(site.nodes[0])  # so that a second run which a busy machine makes too slow is no endless round
+    first = run(site, job)
+    assert set(first["decision"]["exclude"]) == set(site.nodes[:2]) == set(first["cause"]["suspects"])
+    assert first["cause"]["culprit_nodes"] == []
+    until(lambda: [step["step"] for step in run(site, job)["steps"]] == ["exclude", "release"], "both are done")
+    until(lambda: len(why(site, job)["runs"]) > 1, "it starts again")
+    assert names(site, why(site, job)["runs"][1]["nodes"]) == set(site.nodes[2:])
+    until(lambda: state(site, job) == "COMPLETED", "it runs", timeout_s=90)
     assert reasons(site) == {}
     assert "ran on" in read(out)
 
