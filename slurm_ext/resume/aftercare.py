@@ -98,7 +98,7 @@ def _ends(acts: Acts, attempt: Attempt, job: Job, tick: Tick, suspects: set[str]
     """Return by which step exclusions of a pending job end now, and why; empty texts where they stay."""
     assert attempt.decision is not None
     age_s = tick.now - (attempt.ended or attempt.first_seen)
-    if age_s >= acts.settings.drain.expires_d * 86400:
+    if age_s >= exclusions.CULPRIT_EXPIRES_S:
         return ALL_STEP, "exclusions have expired"
     if not suspects:
         return "", ""

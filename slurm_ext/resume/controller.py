@@ -262,7 +262,6 @@ class Controller:
                 (zlib.crc32(attempt.key.encode()) % 1000) / 1000,
                 usable(attempt.job, attempt.user_excluded, tick),
                 listed(attempt.job.required_nodes),
-                self.settings.drain.expires_d * 86400,
             ),
         )
         dry_run = mode(self.settings, tick, attempt.job.partition) != "enforce"

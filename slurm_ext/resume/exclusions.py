@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 #: Small clusters may still lose this many nodes to exclusion, as drain.max_per_hour allows for drains.
 EXCLUDE_MIN = 2
-#: A suspect may be used again by the same job after this long (seconds).
-SUSPECT_EXPIRES_S = 86400.0
+#: A suspect may be used again by the same job after this long (seconds), a convicted node that is in use after so long.
+SUSPECT_EXPIRES_S, CULPRIT_EXPIRES_S = 86400.0, 7 * 86400.0
 
 #: So many names stand in a sentence; of more there is the number.
 _NAMED = 4

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_ext.config.model import Resume
-from slurm_ext.resume.exclusions import SUSPECT_EXPIRES_S, Choice, Ground, choose
+from slurm_ext.resume.exclusions import CULPRIT_EXPIRES_S, SUSPECT_EXPIRES_S, Choice, Ground, choose
 from slurm_ext.resume.model import (
     COMES_BACK,
     HOLD,
@@ -63,7 +63,6 @@ class Situation(NamedTuple):
     jitter: float = 0.0  # 0 to 1, from the attempt's key: jobs that fail together must not come back together
     usable: frozenset[str] | None = None
     required: frozenset[str] = frozenset()
-    culprits_expire_s: float = 7 * 86400.0
 
 
 def limit_of(budget: str, situation: Situation) -> int:
@@ -121,7 +120,7 @@ def _exclusions(cause: Cause, situation: Situation) -> Choice:
     now = cause.culprit_nodes if cause.advice == REQUEUE_EXCLUDE else ()
     suspects = cause.suspects if cause.advice == REQUEUE_EXCLUDE else ()
     newest = situation.history[::-1]
-    former = [node for past in newest for node in past.culprit_nodes if past.age_s < situation.culprits_expire_s]
+    former = [node for past in newest for node in past.culprit_nodes if past.age_s < CULPRIT_EXPIRES_S]
     former += [node for past in newest for node in past.suspects if past.age_s < SUSPECT_EXPIRES_S]
     percent = situation.settings.exclude_max_percent
     ground = Ground(situation.nodes_total, situation.usable, situation.nodes_needed, situation.required, percent)
