@@ -19,18 +19,15 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import selectors
 import socket
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from slurm_ext.channel_socket import Connection, Unproven, make_room, plain_address
 from slurm_ext.credential import TTL_S, AuthenticationError, Authenticator
 from slurm_ext.errors import FmslurmError
-
-if TYPE_CHECKING:
-    from slurm_ext.channel_wire import Wire
 
 VERSION = 2
 
@@ -60,15 +57,6 @@ class Event(NamedTuple):
     data: object = None
 
 
-class _Connection:
-    """One socket with its place in the handshake; `peer` is empty until the name is proven."""
-
-    def __init__(self, sock: socket.socket, wire: Wire, *, server: bool, peer: str, address: str, now: float) -> None:
-        self.sock, self.wire, self.server, self.opened = sock, wire, server, now
-        self.claimed, self.peer, self.address = peer, "", address
-        self.introduced = self.welcome = self.watches_writing = False
-
-
 class Hub:
     """All connections of one agent in one loop, beside files of its own; nothing here blocks longer than asked."""
 
@@ -87,14 +75,13 @@ class Hub:
         """
         self._auth, self._me, self._key = authenticator, me, key
         self._allowed = frozenset(peers)
-        self._addresses = dict(addresses or {})
+        self._addresses = {name: plain for name, text in (addresses or {}).items() if (plain := plain_address(text))}
         self._introduction: tuple[float, str, bytes] = (0.0, "", b"")
         self._selector = selectors.EpollSelector()
         self._listener: socket.socket | None = None
-        self._connections: set[_Connection] = set()
-        self._unproven: dict[_Connection, None] = {}  # oldest first
-        self._strangers: dict[str, dict[_Connection, None]] = {}  # by address, oldest first
-        self._peers: dict[str, _Connection] = {}
+        self._connections: set[Connection] = set()
+        self._unproven = Unproven()
+        self._peers: dict[str, Connection] = {}
         self._events: list[Event] = []
         self._told: set[str] = set()
         self.refused = 0
@@ -102,12 +89,13 @@ class Hub:
 
     def listen(self, address: str, port: int) -> int:
         """Listen on one address and return the port. OSError where it is taken, LackingError where we cannot prove ourselves."""
-        _make_room(2 * len(self._allowed) + STRANGERS_MAX)
+        make_room(2 * len(self._allowed) + STRANGERS_MAX)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((address, port))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
             listener.listen(1024)
             listener.setblocking(False)
             self._auth.side(server=True, theirs=self._auth.ids())  # what it takes to answer must be there now
@@ -186,7 +174,7 @@ class Hub:
             elif isinstance(key.data, tuple):
                 self._events.append(Event("ready", data=key.data[1]))
             else:
-                connection: _Connection = key.data
+                connection: Connection = key.data
                 if mask & selectors.EVENT_WRITE:
                     self._flush(connection)
                 if mask & selectors.EVENT_READ and connection in self._connections:
@@ -208,15 +196,15 @@ class Hub:
             self._listener.close()
         self._selector.close()
 
-    def _adopt(self, sock: socket.socket, *, server: bool, peer: str, address: str) -> _Connection:
+    def _adopt(self, sock: socket.socket, *, server: bool, peer: str, address: str) -> Connection:
         from slurm_ext.channel_wire import Wire  # imports ssl, which an agent alone on its job never needs
 
-        with contextlib.suppress(OSError):
+        if not server:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wire = Wire(self._auth, server=server)
-        connection = _Connection(sock, wire, server=server, peer=peer, address=address, now=time.monotonic())
+        connection = Connection(sock, wire, server=server, peer=peer, address=address, now=time.monotonic())
         self._connections.add(connection)
-        self._unproven[connection] = None
+        self._unproven.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         return connection
 
@@ -229,25 +217,15 @@ class Hub:
             except OSError:
                 return
             sock.setblocking(False)
-            if sum(map(len, self._strangers.values())) >= STRANGERS_MAX + len(self._allowed):
-                most = max(self._strangers.values(), key=len)
-                self._drop(next(iter(most)), "too many strangers")
-            connection = self._adopt(sock, server=True, peer="", address=str(where[0]))
-            self._strangers.setdefault(connection.address, {})[connection] = None
+            if self._unproven.strangers >= STRANGERS_MAX + len(self._allowed):
+                self._drop(self._unproven.least_welcome(), "too many strangers")
+            self._adopt(sock, server=True, peer="", address=str(where[0]))
 
     def _expire(self, now: float) -> None:
-        while self._unproven and now - (oldest := next(iter(self._unproven))).opened > HANDSHAKE_S:
+        while (oldest := self._unproven.oldest()) is not None and now - oldest.opened > HANDSHAKE_S:
             self._drop(oldest, "no handshake in time")
 
-    def _proven(self, connection: _Connection) -> None:
-        """Count a connection no longer among those that have proven nothing."""
-        self._unproven.pop(connection, None)
-        if connection in (same := self._strangers.get(connection.address, {})):
-            del same[connection]
-            if not same:
-                del self._strangers[connection.address]
-
-    def _refuse(self, connection: _Connection, problem: FmslurmError) -> None:
+    def _refuse(self, connection: Connection, problem: FmslurmError) -> None:
         """Drop a connection for what came over it."""
         reason = getattr(problem, "reason", "untrusted")
         with contextlib.suppress(OSError):  # TLS's own word on what is wrong, where it has one
@@ -263,10 +241,10 @@ class Hub:
             self._events.append(Event("refused", connection.claimed, {"why": why, "reason": reason}))
         self._drop(connection, str(problem), reason=reason)
 
-    def _drop(self, connection: _Connection, why: str, *, tell: bool = True, reason: str = "lost") -> None:
+    def _drop(self, connection: Connection, why: str, *, tell: bool = True, reason: str = "lost") -> None:
         """Forget a connection; whoever was believed or sought gets a `down`, a stranger none."""
         self._connections.discard(connection)
-        self._proven(connection)
+        self._unproven.discard(connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()
@@ -281,7 +259,7 @@ class Hub:
         elif tell:
             self._events.append(Event("down", name, {"why": why, "reason": reason}))
 
-    def _queue(self, connection: _Connection, content: bytes) -> None:
+    def _queue(self, connection: Connection, content: bytes) -> None:
         if len(content) > FRAME_MAX:
             self._drop(connection, f"a message of {len(content)} bytes is too large to send")
             return
@@ -291,7 +269,7 @@ class Hub:
             return
         self._flush(connection)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         outbox = connection.wire.outbox
         while outbox:
             try:
@@ -310,7 +288,7 @@ class Hub:
             mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if outbox else 0)
             self._selector.modify(connection.sock, mask, connection)
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
             chunk = connection.sock.recv(65536)
         except (BlockingIOError, InterruptedError):
@@ -365,7 +343,7 @@ class Hub:
                 self._introduction = (now, binding, sealed)
         return sealed
 
-    def _meet(self, connection: _Connection, sealed: bytes) -> None:
+    def _meet(self, connection: Connection, sealed: bytes) -> None:
         """Check the introduction of the other side, and believe it. Raise AuthenticationError where it does not belong here.
 
         A client believes the server at once, but calls it up only when the server has welcomed it.
@@ -383,7 +361,8 @@ class Hub:
             raise AuthenticationError("from another connection")
         if not connection.server and sender != connection.claimed:
             raise AuthenticationError("answers in another's name")
-        if connection.server and self._addresses.get(sender, connection.address) != connection.address:
+        home = self._addresses.get(sender)
+        if connection.server and home is not None and home != plain_address(connection.address):
             raise AuthenticationError(f"{sender} does not live at {connection.address}")
         if said.get("v") != VERSION:
             self._events.append(Event("version", sender, {"version": said.get("v")}))
@@ -395,20 +374,11 @@ class Hub:
         else:
             connection.welcome = True
 
-    def _believe(self, connection: _Connection) -> None:
+    def _believe(self, connection: Connection) -> None:
         sender = connection.peer = connection.claimed
-        self._proven(connection)
+        self._unproven.discard(connection)
         older = self._peers.get(sender)
         self._peers[sender] = connection
         if older is not None:
             self._drop(older, "replaced")
         self._events.append(Event("up", sender))
-
-
-def _make_room(sockets: int) -> None:
-    """Let this process open so many sockets beside what it has, as far as it may: the usual limit is 1,024 files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(sockets + 512, hard if hard != resource.RLIM_INFINITY else 1 << 20)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -116,6 +116,18 @@ def test_a_node_that_claims_anothers_name_must_come_from_its_address(hubs: list[
     assert hubs[0].peers() == {"b"}
 
 
+@pytest.mark.parametrize("listed", ["0:0:0:0:0:0:0:1", "::0001", "::1", "node-b.example"])
+def test_an_address_counts_however_it_is_written_and_a_name_is_none(hubs: list[Hub], prove: Prove, listed: str) -> None:
+    hubs += [Hub(prove(), me="a", key="k", peers=["b"], addresses={"b": listed})]
+    try:
+        port = hubs[0].listen("::1", 0)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    hubs += [Hub(prove(), me="b", key="k", peers=["a"])]
+    hubs[1].connect("a", "::1", port)
+    assert kinds(pump(hubs, 2)) == [["up"], ["up"]]
+
+
 def test_the_newer_connection_of_a_peer_takes_the_place_of_the_older(hubs: list[Hub], prove: Prove) -> None:
     port = two(hubs, prove)
     pump(hubs, 2)
