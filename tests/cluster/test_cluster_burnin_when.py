@@ -245,6 +245,28 @@ def test_the_next_node_acts_where_the_leaders_hook_dies(site: Lab) -> None:
     assert reasons(site) == {}
 
 
+def test_a_convicted_node_whose_hook_is_stuck_is_drained_by_another(site: Lab) -> None:
+    bad = site.nodes[1]
+    site.fault(bad, "nccl-wrong-result")
+    job, out = submit(site, "echo ran\n", "-N4", f"--nodelist={','.join(site.nodes)}")
+    until(site.path("nodes", bad, "run", "burnin", f"{job}-0.json").exists, "its agent has begun")
+    pid = worker(site, bad)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # its agent goes on: it lives in a session of its own
+    try:
+        until(lambda: bad in reasons(site), f"{bad} is drained", timeout_s=60)
+        until(lambda: restarts(site, job) == 1, "the job was sent back")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert list(reasons(site)) == [bad]
+    assert reasons(site)[bad].startswith("fmslurm: burnin.")
+    mark = shared.attempt_path(str(site.path("share")), f"{site.state.cluster}/{job}-0", f"acted-{bad}.json")
+    assert (shared.read_json(mark) or {})["by"] == site.nodes[0]
+    until(lambda: not hooks_running(site), "all hooks have gone")
+    assert not Path(out).exists()
+    assert restarts(site, job) == 1
+
+
 def test_a_restart_of_slurmd_in_the_middle_of_the_gate_loses_no_job(site: Lab) -> None:
     configure(site, strict_sustain_s=6.0)
     job, _ = submit(site, "echo ran\n", "-N2", "--comment=fm:1;b=strict")
