@@ -31,6 +31,12 @@ CALM_TESTS = 60
 #: each then weighs so much more.
 ALIKE, ALIKE_WEIGHT = 1.3, 0.3
 
+#: What bystanders show counts as slow as a node's own failures up to this factor of their fastest.
+AS_SLOW = 1.1
+
+#: Two nodes whose middle speeds differ by more than this are not slow by one switch.
+ONE_SWITCH = 1.5
+
 #: A slow test counts only below this share of what others showed at the same time: in a storm all are slow.
 BEHIND = 0.85
 
@@ -67,7 +73,9 @@ class Evidence(NamedTuple):
     of: Mapping[str, tuple[Test, ...]]  # tests by node
     rows: Mapping[int, tuple[Test, ...]]  # tests by round
     cleared: frozenset[str]  # passed together with somebody
-    working: frozenset[str]  # came to a right end with somebody, if slowly: no evidence of a hang, an error, a wrong sum
+    working: frozenset[
+        str
+    ]  # came to a right end with somebody, if slowly: no evidence of a hang, an error, a wrong sum
     alone: Mapping[str, tuple[str, ...]]  # outcomes without a partner
     own: Mapping[str, int]  # runs after the first in which it failed without a partner, or by an error of its own
     hints: Mapping[str, Suspect]  # from the first run
@@ -178,9 +186,7 @@ def doubtful(evidence: Evidence) -> list[str]:
 
 def untested(evidence: Evidence) -> list[str]:
     """Return the nodes that no run has said anything of since the first."""
-    return [
-        n for n in evidence.nodes if n not in evidence.cleared and not evidence.of[n] and n not in evidence.alone
-    ]
+    return [n for n in evidence.nodes if n not in evidence.cleared and not evidence.of[n] and n not in evidence.alone]
 
 
 def convicted(evidence: Evidence) -> list[str]:
@@ -222,14 +228,15 @@ def counted(evidence: Evidence, node: str, open_: Sequence[str]) -> list[Test]:
 
 def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     tests = counted(evidence, node, open_)
-    if any(t.outcome == SLOW for t in tests) and not _not_the_switch(evidence, node, open_):
+    speeds = sorted(t.busbw_gbs or 0.0 for t in tests if t.outcome == SLOW)
+    if speeds and not _not_the_switch(evidence, node, open_, speeds[len(speeds) // 2]):
         tests = [t for t in tests if t.outcome != SLOW]
     partners = Counter(t.other(node) for t in tests)
     if len(partners) < min(PARTNERS, len(evidence.nodes) - 1):
         return False
     most, times = partners.most_common(1)[0]
     calm = _bystanders(evidence, open_)
-    weight_slow, weight_hard = _weights(evidence, node, calm)
+    weight_slow, weight_hard = _weights(evidence, node, calm, max(speeds, default=0.0))
     if len(tests) - times >= 2:
         # Three failures of one kind are enough where nothing else fails like that.
         kinds = {_kind(t) for t in tests}
@@ -271,14 +278,22 @@ def _bystanders(evidence: Evidence, open_: Sequence[str]) -> list[Test]:
     ]
 
 
-def _weights(evidence: Evidence, node: str, calm: Sequence[Test]) -> tuple[float, float]:
+def _weights(evidence: Evidence, node: str, calm: Sequence[Test], speed_gbs: float) -> tuple[float, float]:
     """Return what one slow failure of a node weighs, and one of another kind: the rarer among bystanders, the more.
 
-    Where leaf switches are known, those below its own count if they are calmer: what another switch does is not its affair.
+    Only what was about as slow counts: a fabric that hovers at the floor does not explain half of its speed. Where leaf
+    switches are known, those below its own count if they are calmer: what another switch does is not its affair.
     """
     leaf = evidence.leaf(node)
     beside = [t for t in calm if leaf and leaf in map(evidence.leaf, t.nodes)]
-    slow = max(_weight(sum(t.outcome == SLOW for t in tests), len(tests), _SLOW_PRIOR) for tests in (calm, beside))
+    slow = max(
+        _weight(
+            sum(t.outcome == SLOW and (t.busbw_gbs or 0.0) <= AS_SLOW * speed_gbs for t in tests),
+            len(tests),
+            _SLOW_PRIOR,
+        )
+        for tests in (calm, beside)
+    )
     hard = _weight(sum(t.outcome not in (OK, SLOW) for t in calm), len(calm), _HARD_PRIOR)
     return slow + ALIKE_WEIGHT, hard
 
@@ -359,21 +374,30 @@ def _slow_inside(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     return any(_counts(evidence, node, t, set(open_)) for t in inside)
 
 
-def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
-    """Say whether slowness is the node's, not that of the switch above it.
+def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_gbs: float) -> bool:
+    """Say whether slowness (in the middle to `speed_gbs`) is the node's, not that of the switch above it.
 
-    Where leaf switches are known, it must be slow below its own. Where not, two slow nodes may be two nodes under one bad
+    Where leaf switches are known, it must be slow below its own. Where not, two nodes that are as slow may sit under one bad
     switch, and so may one that is slow always beside another that is slow mostly.
     """
     if evidence.leaf(node):
         return not evidence.switches or _slow_inside(evidence, node, open_)
     tried = {t.other(node) for t in evidence.of[node]}
-    return tried.issuperset(evidence.beside) and not evidence.company and not slow_nodes(evidence, open_, but=node)
+    if evidence.company or not tried.issuperset(evidence.beside):
+        return False
+    others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
+    return not any(speed and 1 / ONE_SWITCH <= speed / speed_gbs <= ONE_SWITCH for speed in others if speed_gbs)
 
 
-def slow_nodes(evidence: Evidence, open_: Sequence[str], *, but: str = "") -> list[str]:
+def _speed(evidence: Evidence, node: str, without: str) -> float:
+    """Return the middle speed (GB/s) of the slow tests of a node with others than one, 0.0 where it has none."""
+    speeds = sorted(t.busbw_gbs or 0.0 for t in evidence.of[node] if t.outcome == SLOW and without not in t.nodes)
+    return speeds[len(speeds) // 2] if speeds else 0.0
+
+
+def slow_nodes(evidence: Evidence, open_: Sequence[str]) -> list[str]:
     """Return the nodes that were slow with all partners, and those that passed at times and were slow mostly."""
-    found = [n for n in open_ if n != but and any(t.outcome == SLOW for t in evidence.failed(n))]
+    found = [n for n in open_ if any(t.outcome == SLOW for t in evidence.failed(n))]
     return found + [n for n in evidence.nodes if n not in open_ and _mostly_slow(evidence, n, open_)]
 
 

@@ -127,7 +127,9 @@ def _one_scope(evidence: Evidence, first: GroupResult) -> Round | Decision:
         return plan_words.once(first)
     if len(evidence.parts.get(own, ())) < plan.AGAIN_TIMES:
         return Round("again", (own,))
-    return plan_words.nobody([], first, "burnin.whole-only", f"{len(own)} nodes fail together, and each is fine with others")
+    return plan_words.nobody(
+        [], first, "burnin.whole-only", f"{len(own)} nodes fail together, and each is fine with others"
+    )
 
 
 def _single(evidence: Evidence, first: GroupResult) -> Round | Decision:

@@ -61,7 +61,9 @@ def _inside(evidence: Evidence, doubtful: Sequence[str]) -> bool:
         if lacks_inside(evidence, name, doubtful):
             return True
         met = {test.other(name) for test in evidence.of[name]}
-        if any(n in evidence.cleared and n not in met and evidence.leaf(n) == evidence.leaf(name) for n in evidence.nodes):
+        if any(
+            n in evidence.cleared and n not in met and evidence.leaf(n) == evidence.leaf(name) for n in evidence.nodes
+        ):
             return True
     return False
 

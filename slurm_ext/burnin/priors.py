@@ -68,7 +68,9 @@ def _again(name: str, evidence: Evidence, priors: Sequence[Past]) -> str:
         if len(partners) != 1 or partners[0] in present:
             continue
         partner = partners[0]
-        well = [p for p in since if p.verdict == PASS and partner in p.nodes and name not in p.nodes and len(p.nodes) > 1]
+        well = [
+            p for p in since if p.verdict == PASS and partner in p.nodes and name not in p.nodes and len(p.nodes) > 1
+        ]
         if well and not _may_be_switch(name, partner, evidence):
             return (
                 f"failed with {partner} before (job {first.job}), which has passed with others since (job {well[0].job}), "
