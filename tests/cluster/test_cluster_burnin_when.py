@@ -261,7 +261,8 @@ def test_a_convicted_node_whose_hook_is_stuck_is_drained_by_another(site: Lab) -
     assert list(reasons(site)) == [bad]
     assert reasons(site)[bad].startswith("fmslurm: burnin.")
     mark = shared.attempt_path(str(site.path("share")), f"{site.state.cluster}/{job}-0", f"acted-{bad}.json")
-    assert (shared.read_json(mark) or {})["by"] == site.nodes[0]
+    # The first of the others, or on a busy machine the next: what both do is done once.
+    assert (shared.read_json(mark) or {})["by"] in set(site.nodes) - {bad}
     until(lambda: not hooks_running(site), "all hooks have gone")
     assert not Path(out).exists()
     assert restarts(site, job) == 1
