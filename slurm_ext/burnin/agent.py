@@ -19,19 +19,18 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from slurm_ext import __version__, shared
-from slurm_ext.burnin import history, history_line, surroundings
+from slurm_ext import __version__
+from slurm_ext.burnin import addresses, attempt, surroundings
+from slurm_ext.burnin.following import Following
 from slurm_ext.burnin.leader import Leader
-from slurm_ext.burnin.link import Link
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
-from slurm_ext.burnin.succession import Succession, prevails, shares
+from slurm_ext.burnin.succession import prevails
 from slurm_ext.burnin.terms import terms, times
 from slurm_ext.burnin.workplace import Workplace
 from slurm_ext.channel import Event, Hub
-from slurm_ext.config.model import Burnin, Settings, Site, at_node
+from slurm_ext.config.model import Burnin, Settings, Site
 from slurm_ext.credential import Alone, Authenticator, for_site
-from slurm_ext.errors import FmslurmError, LackingError
-from slurm_ext.verdict import PASS, WARN
+from slurm_ext.errors import FmslurmError
 
 TICK_S = 0.05
 TELL_EVERY_S = 0.5
@@ -39,15 +38,9 @@ TELL_EVERY_S = 0.5
 #: How often (seconds) a leader looks whether another one leads, and who has found nobody whether it is all over.
 PROBE_EVERY_S, LOOK_EVERY_S = 1.0, 3.0
 
-#: With less time than this (seconds) nobody begins anew after the loss of a leader.
-ANEW_S = 3.0
-
-#: How often (seconds) a node without addresses looks for those that a leader asked Slurm for.
-PUBLISHED_EVERY_S = 0.5
-
 
 class Agent:
-    """All of one node's part in one burn-in. `_following` is who leads, ourselves too; empty: we look for somebody."""
+    """All of one node's part in one burn-in."""
 
     def __init__(self, job: BurninJob, settings: Settings, *, deadline_s: float, survey: bool, result: int) -> None:
         self._job, self._settings, self._burnin = job, settings, settings.burnin
@@ -63,15 +56,9 @@ class Agent:
         self._outcome: Outcome | None = None
         self._hub: Hub | None = None
         self._leader: Leader | None = None
-        self._following = ""
-        step_s, ask_s = shares(self._burnin.rendezvous_s)
-        self._succession = Succession(job.nodes, job.node, now, step_s=step_s, ask_s=ask_s)
-        self._lost: dict[str, str] = {}  # leaders that were lost, and how
-        self._left: list[str] = []  # who passed and went, as a leader told its witness
-        self._give_up = now + (self._burnin.rendezvous_s if self._times.late_s <= 0 else max(1.0, deadline_s - 1.0))
-        self._look_at = now + step_s
-        self._probe_at = self._tell_at = self._next_sign = self._heard_leader = 0.0
-        self._turned = now
+        self._following = Following(job, self._times, settings.burnin.rendezvous_s, now)
+        self._look_at = now + self._following.step_s
+        self._probe_at = self._tell_at = self._next_sign = 0.0
         self._told: object = None
 
     def run(self) -> Outcome:
@@ -100,72 +87,49 @@ class Agent:
 
     def _prepare(self) -> None:
         job, burnin = self._job, self._burnin
-        alone = len(job.nodes) == 1
-        names = tuple(dict.fromkeys((job.node, *self._succession.targets())))
-        where = {} if alone else self._addresses(names)
-        authenticator: Authenticator = Alone() if alone else for_site(self._settings, job.node)
-        hub = Hub(authenticator, me=job.node, key=job.key, peers=set(job.nodes) - {job.node})
-        self._hub = hub
-        self._address = where.get(job.node, "")
+        found: dict[str, str] = {}
+        tables: dict[str, str] = {}
+        authenticator: Authenticator = Alone()
+        if len(job.nodes) > 1:
+            found, tables = addresses.to_meet(
+                job,
+                self._settings,
+                job.nodes[:3],
+                give_up=self.started + burnin.rendezvous_s,
+                wanted=lambda: addresses.is_read(self._result),
+            )
+            authenticator = for_site(self._settings, job.node)
+        peers = set(job.nodes) - {job.node}
+        self._hub = hub = Hub(authenticator, me=job.node, key=job.key, peers=peers, addresses=tables)
+        self._address = found.get(job.node, "")
         source = self._address if self._address and surroundings.interface_of(self._address) else ""
-        ports = surroundings.ports(job.key, burnin)
-        self._link = Link(hub, self._succession, where, ports, source)
-        self._prove_efa = burnin.transport == "efa" and not alone and not self._survey
+        self._following.attach(hub, found, surroundings.ports(job.key, burnin), source)
+        self._prove_efa = burnin.transport == "efa" and len(job.nodes) > 1 and not self._survey
         self._station = self._place.open(
             hub, self._to_leader, address=self._address, abort_s=self._limits.abort_s, prove=self._prove_efa
         )
         hub.register(self._result, "hook")
 
-    def _addresses(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the addresses of this node and the candidates, as far as they are known. LackingError where that is too little."""
-        job, share = self._job, self._settings.site.share
-        leads = job.node in self._succession.order()
-        found = surroundings.addresses(names, at_node(self._burnin.addresses, job.node), share=share, needed=())
-        missing = [name for name in names if name not in found]
-        if missing and leads:
-            found |= surroundings.addresses_by_slurm(self._settings, missing)
-            surroundings.publish(share, job.key, {name: found[name] for name in missing if name in found})
-        while missing and not self._can_meet(found) and time.monotonic() < self.started + self._burnin.rendezvous_s:
-            # Only leaders ask Slurm; the others wait for what these leave on the share.
-            if not share or leads or not surroundings.is_read(self._result):
-                break
-            found |= surroundings.published(share, job.key)
-            time.sleep(PUBLISHED_EVERY_S)
-        if not self._can_meet(found):
-            raise LackingError(
-                f"no address is known for {next(name for name in names if name not in found)}",
-                remedy="Give burnin.addresses a file that lists it, or make the name resolve",
-            )
-        return found
-
-    def _can_meet(self, found: Collection[str]) -> bool:
-        me = self._job.node
-        return any(name in found for name in self._succession.targets()) and (
-            me in found or me not in self._succession.order()
-        )
-
     def _lead(self, now: float) -> None:
         """Begin to lead."""
         job, burnin = self._job, self._burnin
-        self._link.forget(self._succession.targets())
+        self._following.link.forget(self._following.targets())
         if len(job.nodes) > 1 and not self._listen():
-            self._succession.gone.add(job.node)
-            if not self._succession.targets():
+            if not self._following.cannot_lead():
                 raise FmslurmError(f"no port of ours is free on {self._address}")
             return
-        rendezvous_s = max(burnin.rendezvous_s - (now - self.started), burnin.rendezvous_s / 4)
         margin_s = min(2.0, 0.05 * self._times.total_s)
         conditions = terms(
             job,
             self._settings,
             self._times,
-            rendezvous_s=rendezvous_s,
+            rendezvous_s=max(burnin.rendezvous_s - (now - self.started), burnin.rendezvous_s / 4),
             deadline_s=max(0.0, self.started + self._times.work_s - now - margin_s),
             prove=self._prove_efa,
             survey=self._survey,
         )
         now = time.monotonic()
-        self._leader = Leader(conditions, self._to_node, now, broadcast=self._to_nodes, gone=self._lost)
+        self._leader = Leader(conditions, self._to_node, now, broadcast=self._to_nodes, gone=self._following.lost)
         self._probe_at = now + PROBE_EVERY_S
         self._follow(job.node, now)
 
@@ -182,22 +146,18 @@ class Agent:
 
     def _follow(self, leader: str, now: float) -> None:
         """Join who leads."""
-        self._following = leader
-        self._link.forget(name for name in self._succession.targets() if name != leader)
-        hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": self._left_s(now)}
-        self._to_leader(hello | {"reuse": self._job.reusable, "left": self._left})
-        self._next_sign = now + self._limits.silence_s / 3
-        self._heard_leader = now
-
-    def _left_s(self, now: float) -> float:
+        self._following.join(leader, now)
         # The last two seconds are for the verdict's way to the others and back to the hook.
-        return max(0.0, self._deadline - now - min(2.0, 0.05 * self._times.total_s))
+        left_s = max(0.0, self._deadline - now - min(2.0, 0.05 * self._times.total_s))
+        hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": left_s}
+        self._to_leader(hello | {"reuse": self._job.reusable, "left": self._following.left})
+        self._next_sign = now + self._limits.silence_s / 3
 
     def _to_leader(self, message: Mapping[str, Any]) -> None:
-        if self._following == self._job.node:
+        if self._following.itself:
             self._inbox.append(("", message))
-        elif self._following and self._hub is not None:
-            self._hub.send(self._following, message)
+        elif self._following.leader and self._hub is not None:
+            self._hub.send(self._following.leader, message)
 
     def _to_node(self, node: str, message: Mapping[str, Any]) -> None:
         self._to_nodes((node,), message)
@@ -222,18 +182,18 @@ class Agent:
         if now >= self._deadline:
             self._outcome = unknown("burnin.deadline", f"no verdict within {self._times.total_s:.0f} s")
             return
-        if now - self._turned > self._limits.silence_s / 2:
-            self._heard_leader = now  # it was us who stood still: what the leader said waits to be read
-        self._turned = now
         self._station.tick(now)
+        if silent := self._following.turn(now):
+            self._lose_leader(silent, now)
         if self._leader is not None:
             self._leader.tick(now)
             if self._leader.isolated:
-                self._step_down(now)
-        if self._leader is None and not self._following:
+                # It is more likely us who are lost than most of the others at once: find out whom they follow.
+                self._lose_leader("most nodes lost the way to it", now)
+        if not self._following.leader and self._outcome is None:
             self._seek(now)
-        else:
-            self._keep_in_touch(now)
+        if self._following.leader:
+            self._show_life(now)
         if self._leader is not None:
             self._look_around(now)
             self._tell_hook(now)
@@ -243,16 +203,13 @@ class Agent:
 
     def _seek(self, now: float) -> None:
         """Look for who leads, or lead."""
-        targets = self._succession.targets()
-        if now >= self._give_up or not self._succession.order():
-            self._outcome = self._nobody_leads()
+        self._outcome = self._following.out(now)
+        if self._outcome is not None or self._over(now):
             return
-        if self._over(now):
-            return
-        if self._succession.leads(now):
+        if self._following.leads(now):
             self._lead(now)
         else:
-            self._link.knock(targets, now)
+            self._following.seek(now)
 
     def _over(self, now: float) -> bool:
         """Say whether this attempt's burn-in is over, by what the others left on the share; a look now and then."""
@@ -260,21 +217,12 @@ class Agent:
         if not share or self._survey or now < self._look_at:
             return False
         self._look_at = now + LOOK_EVERY_S
-        outcome = surroundings.known_outcome(share, self._job, since=time.time() - 2 * self._times.total_s)
+        outcome = attempt.known_outcome(share, self._job, since=time.time() - 2 * self._times.total_s)
         if outcome is not None and self._leader is not None:
             self._leader.adopt(outcome)
         elif outcome is not None:
             self._outcome = outcome
         return outcome is not None
-
-    def _nobody_leads(self) -> Outcome:
-        if self._lost:
-            name, why = next(reversed(self._lost.items()))
-            return unknown("burnin.peer-lost", f"the agent of {name}, which led, went away: {why}")
-        absent = [name for name in self._succession.order() if name != self._job.node]
-        tried = "; ".join(f"{name}: {self._link.why[name]}" for name in absent if name in self._link.why)
-        words = f"none of {', '.join(absent)} leads" + (f" ({tried})" if tried else "")
-        return unknown("burnin.peer-absent", words, measured={"absent": absent, "suspects": [], "passed": False})
 
     def _look_around(self, now: float) -> None:
         """As leader: look whether a later candidate leads, too, and whether all is over where nothing has begun."""
@@ -283,33 +231,34 @@ class Agent:
             return
         if now >= self._probe_at:
             self._probe_at = now + PROBE_EVERY_S
-            if not self._leader.progress()[1]:
-                return  # all are there, or a run goes on that nobody shall disturb
-            order = self._succession.order()
-            later = order[order.index(self._job.node) + 1 :] if self._job.node in order else ()
-            self._link.knock((name for name in later if name not in self._leader.joined), now)
+            if self._leader.progress()[1]:  # else all are there, or a run goes on that nobody shall disturb
+                joined = self._leader.joined
+                self._following.link.knock((name for name in self._following.later() if name not in joined), now)
 
-    def _step_down(self, now: float) -> None:
-        """Most nodes are gone at once, and it is more likely us who are lost: find out whom they follow."""
+    def _show_life(self, now: float) -> None:
         assert self._hub is not None
-        assert self._leader is not None
-        why = "most nodes lost the way to it"
-        self._lost[self._job.node] = why
-        self._succession.lost(self._job.node, now)
-        self._leave_lead(now)
+        if now >= self._next_sign:
+            self._next_sign = now + self._limits.silence_s / 3
+            self._to_leader({"t": "alive"})
+            if self._leader is not None:
+                self._hub.broadcast(self._hub.peers(), {"t": "alive"})
 
-    def _leave_lead(self, now: float) -> None:
+    def _lose_leader(self, why: str, now: float) -> None:
+        """The leader is gone: the next candidate leads, and all begin anew, where there is the time for it."""
+        self._outcome = self._following.lose(why, now)
+        self._begin_anew()
+        if self._survey:
+            self._outcome = self._following.nobody()
+
+    def _begin_anew(self) -> None:
+        """Leave the lead, if we had it, and the round that runs."""
         assert self._hub is not None
-        self._hub.stop_listening()
-        self._leader = None
-        self._inbox.clear()
-        self._seek_anew(now)
-
-    def _seek_anew(self, now: float) -> None:
-        self._following = ""
+        if self._leader is not None:
+            self._hub.stop_listening()
+            self._leader = None
+            self._inbox.clear()
         self._station.abandon()
         self._place.begin_anew()
-        self._give_up = min(self._deadline - 1.0, max(self._give_up, now + self._burnin.rendezvous_s))
 
     def _yield_to(self, other: str, now: float) -> None:
         """Follow another leader, and tell those that followed us."""
@@ -317,35 +266,14 @@ class Agent:
         assert self._leader is not None
         followers = [name for name in self._leader.joined if name not in (self._job.node, other)]
         self._hub.broadcast(followers, {"t": "moved", "to": other})
-        self._leave_lead(now)
+        self._following.anew(now)
+        self._begin_anew()
         self._follow(other, now)
-
-    def _keep_in_touch(self, now: float) -> None:
-        """Show that we live, and see that the leader does."""
-        assert self._hub is not None
-        if now >= self._next_sign:
-            self._next_sign = now + self._limits.silence_s / 3
-            self._to_leader({"t": "alive"})
-            if self._leader is not None:
-                self._hub.broadcast(self._hub.peers(), {"t": "alive"})
-        if self._leader is None and now - self._heard_leader > self._limits.silence_s:
-            self._lose_leader(f"no sign of life for {self._limits.silence_s:.0f} s", now)
-
-    def _lose_leader(self, why: str, now: float) -> None:
-        """The leader is gone: the next candidate leads, and all begin anew, where there is the time for it."""
-        assert self._hub is not None
-        gone = self._following
-        self._hub.forget(gone)
-        self._lost[gone] = why
-        self._succession.lost(gone, now)
-        self._seek_anew(now)
-        if self._survey or now + ANEW_S > self._deadline or not self._succession.order():
-            self._outcome = self._nobody_leads()
 
     def _on_event(self, event: Event, now: float) -> None:
         if event.kind == "ready":
             if event.data == "hook":
-                self._on_hook_gone(now)
+                self._on_hook_gone()
             assert isinstance(event.data, int)
             messages, ended = self._place.read(event.data)
             for message in messages:
@@ -357,7 +285,11 @@ class Agent:
         elif event.kind == "up":
             self._on_up(event.peer, now)
         elif event.kind == "down":
-            self._on_down(event.peer, str(event.body.get("why")), now)
+            self._following.link.failed(event.peer, str(event.body.get("why")), now)
+            if self._leader is not None:
+                self._leader.on_down(event.peer, str(event.body.get("why")), now)
+            elif event.peer == self._following.leader:
+                self._lose_leader(str(event.body.get("why")), now)
         elif event.kind == "version":
             self._on_version(event.peer, event.body.get("version"), now)
         elif event.kind == "refused":
@@ -365,59 +297,55 @@ class Agent:
 
     def _on_up(self, peer: str, now: float) -> None:
         assert self._hub is not None
-        if not self._link.knocked(peer):
+        if not self._following.link.knocked(peer):
             return  # it came to us
         if self._leader is not None:
             self._hub.send(peer, {"t": "lead", "reach": self._leader.reach})
-        elif not self._following:
+        elif not self._following.leader:
             self._follow(peer, now)
-        elif peer != self._following:
+        elif peer != self._following.leader:
             self._hub.forget(peer)
 
     def _on_message(self, peer: str, body: Mapping[str, Any], now: float) -> None:
         assert self._hub is not None
         kind = body.get("t")
         if kind == "lead":
-            if self._leader is None:
-                self._hub.send(peer, {"t": "moved", "to": self._following})
-                return
-            order = self._job.nodes
-            stays = prevails(self._leader.reach, self._job.node, int(body.get("reach", 0)), peer, order)
-            self._hub.send(peer, {"t": "leads", "name": self._job.node if stays else peer})
-            if not stays:
-                self._yield_to(peer, now)
+            self._settle(peer, int(body.get("reach", 0)), now)
         elif kind == "leads" and self._leader is not None:
             if body.get("name") == peer:
                 self._yield_to(peer, now)
         elif self._leader is not None:
-            if kind != "moved":
-                self._leader.on_message(peer, body, now)
-        elif peer == self._following:
-            self._heard_leader = now
+            self._leader.on_message(peer, body, now)
+        elif peer == self._following.leader:
+            self._following.heard(now)
             if kind == "moved":
                 self._hub.forget(peer)
-                self._seek_anew(now)
+                self._following.anew(now)
+                self._begin_anew()
             else:
                 self._order(body, now)
 
-    def _on_down(self, peer: str, why: str, now: float) -> None:
-        self._link.failed(peer, why, now)
-        if self._leader is not None:
-            self._leader.on_down(peer, why, now)
-        elif peer == self._following:
-            self._lose_leader(why, now)
+    def _settle(self, peer: str, reach: int, now: float) -> None:
+        """Another one leads, too: one of us goes on, and it is for the one that was found to say who."""
+        assert self._hub is not None
+        if self._leader is None:
+            return
+        stays = prevails(self._leader.reach, self._job.node, reach, peer, self._job.nodes)
+        self._hub.send(peer, {"t": "leads", "name": self._job.node if stays else peer})
+        if not stays:
+            self._yield_to(peer, now)
 
     def _on_version(self, peer: str, version: object, now: float) -> None:
         if self._leader is not None:
             self._leader.on_version(peer, version, now)
-        elif not self._following:
+        elif not self._following.leader:
             words = f"{peer} speaks version {version} of the channel, {self._job.node} another"
             self._outcome = unknown("burnin.versions", words)
 
-    def _on_hook_gone(self, now: float) -> None:
+    def _on_hook_gone(self) -> None:
         """Whoever waited is gone and needs no outcome. Where the attempt is over, the others need not wait either."""
         share = self._settings.site.share
-        reason = surroundings.ended(share, self._job.key) if share and not self._survey else ""
+        reason = attempt.ended(share, self._job.key) if share and not self._survey else ""
         if reason and self._leader is not None:
             self._leader.over(reason)
         elif reason:
@@ -436,7 +364,7 @@ class Agent:
             yes = self._voice.ask(culprits) and self._place.keep(self._voice)
             self._to_leader({"t": "voice", "culprits": culprits, "yes": yes})
         elif kind == "stay":
-            self._left = [str(name) for name in message.get("left", ())]
+            self._following.left = [str(name) for name in message.get("left", ())]
         elif kind == "verdict":
             self._take_verdict(message)
         elif kind != "alive":
@@ -444,15 +372,14 @@ class Agent:
             self._station.on_order(message, now)
 
     def _take_verdict(self, message: Mapping[str, Any]) -> None:
+        leader, nodes = self._following.leader, list(self._job.nodes)
         try:
             outcome = outcome_from_json(message["outcome"])
         except (ValueError, KeyError) as exc:
-            words = f"{self._following} sent a verdict that cannot be read: {exc}"
-            self._outcome = unknown("burnin.versions", words)
+            self._outcome = unknown("burnin.versions", f"{leader} sent a verdict that cannot be read: {exc}")
             return
-        if message.get("leave") and self._voice.leave(self._following) and self._place.keep(self._voice):
+        if message.get("leave") and self._voice.leave(leader) and self._place.keep(self._voice):
             self._to_leader({"t": "voice", "left": True})
-        nodes = list(self._job.nodes)
         self._outcome = outcome._replace(measured={"nodes": nodes, "tested": nodes, **outcome.measured})
 
     def _tell_hook(self, now: float) -> None:
@@ -463,23 +390,6 @@ class Agent:
         if (progress := self._leader.progress()) != self._told:
             self._told = progress
             self._place.tell_progress(*progress)
-
-
-def record(job: BurninJob, settings: Settings, outcome: Outcome) -> None:
-    """Write the outcome down: each node its own history, here and on the share; the leader also beside the attempt."""
-    if outcome.verdict.verdict in (PASS, WARN):
-        # What passed is the nodes that were tested together, not those of the job that are still to come.
-        tested = tuple(name for name in job.nodes if name in outcome.measured.get("tested", job.nodes))
-        job = job._replace(nodes=tested or job.nodes)
-    line = history_line.line_of(job, outcome, now=time.time(), message_bytes=settings.burnin.message_bytes)
-    with contextlib.suppress(OSError, FmslurmError):
-        history.append(at_node(settings.site.state_dir, job.node), line)
-    if not settings.site.share:
-        return
-    history.append_shared(settings.site.share, job.node, line)
-    if line["leads"]:
-        with contextlib.suppress(ValueError):
-            shared.write_json(shared.attempt_path(settings.site.share, job.key, shared.BURNIN_FILE), line)
 
 
 def main() -> None:
@@ -500,5 +410,5 @@ def main() -> None:
     outcome = agent.run()
     agent.deliver()
     if not config["survey"]:
-        record(job, settings, outcome._replace(seconds=time.monotonic() - agent.started))
+        attempt.record(job, settings, outcome._replace(seconds=time.monotonic() - agent.started))
     os._exit(0)

@@ -231,6 +231,7 @@ class Leader:
         elif missing and terms.survey:
             self._end(roll.absent(self._roll, missing))
         else:
+            self._roll.excuse(now)  # a thousand of them came one by one
             self._first = self._begin(self._roll.untested(), self._started + terms.deadline_s, now)
 
     def _begin(self, nodes: Sequence[str], deadline: float, now: float) -> Cohort:

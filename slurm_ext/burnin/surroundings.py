@@ -8,115 +8,24 @@ import glob
 import json
 import os
 import resource
-import select
 import socket
 import struct
-import time
 import zlib
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping
 
-from slurm_ext import shared
 from slurm_ext.burnin.gate import EFA_LIBRARIES
-from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
-from slurm_ext.command import CLEAN_PATH, call_all_bounded, call_bounded
-from slurm_ext.config.model import Burnin, Settings, Site, at_node
-from slurm_ext.errors import LackingError, UntrustedFileError
+from slurm_ext.command import CLEAN_PATH, call_bounded
+from slurm_ext.config.model import Burnin, Site, at_node
 from slurm_ext.files import read_trusted
-from slurm_ext.verdict import PASS, WARN
 
 #: The agent's own address space, in bytes: a thousand nodes' messages fit, a runaway does not take the node along.
 AGENT_MEMORY = 4 << 30
 
 _SIOCGIFADDR = 0x8915
-#: How long (seconds) the table, the resolver and Slurm may take to tell addresses.
-READ_S, RESOLVE_S, ASK_S = 2.0, 5.0, 8.0
-
-#: Leaders of many jobs that start at once do not ask Slurm in the same moment (seconds).
-ASK_JITTER_S = 1.0
-
-#: Beside the attempt on the share: addresses that a leader had to ask Slurm for, so that nobody else does.
-FOUND_FILE = "addresses.json"
+#: How long (seconds) a file on the share may take to read.
+READ_S = 2.0
 
 LEAVES_FILE = "topology/leaves"
-
-
-def addresses(
-    names: Sequence[str], table: str, *, share: str = "", needed: Collection[str] | None = None
-) -> dict[str, str]:
-    """Return name -> address by the file `table` (`name address` lines), else by the share's, else by the resolver.
-
-    Each is looked at in a bounded child. Raise LackingError where one of `needed` (all, unless told otherwise) has none.
-    """
-
-    def listed() -> bytes:
-        found: dict[str, str] = {}
-        for path in (table, os.path.join(share, shared.ADDRESS_FILE) if share else ""):
-            text = b""
-            with contextlib.suppress(OSError, UntrustedFileError):  # gone with its share, or not root's: others know
-                text = read_trusted(path) if path else b""
-            for line in text.decode("utf-8", "replace").splitlines():
-                words = line.split()
-                if len(words) >= 2 and words[0] in names:
-                    found.setdefault(words[0], words[1])
-        return json.dumps(found).encode()
-
-    found = _texts(call_bounded(listed, timeout_s=READ_S))
-    if missing := [name for name in names if name not in found]:
-        answers = call_all_bounded({name: partial(_resolved, name) for name in missing}, timeout_s=RESOLVE_S)
-        found |= {name: answer.decode() for name, answer in answers.items() if answer}
-    for name in names if needed is None else needed:
-        if name not in found:
-            raise LackingError(
-                f"no address is known for {name}",
-                remedy="Give burnin.addresses a file that lists it, or make the name resolve",
-            )
-    return found
-
-
-def _resolved(name: str) -> bytes:
-    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]).encode()
-
-
-def _texts(answer: bytes | None) -> dict[str, str]:
-    try:
-        data = json.loads(answer) if answer else {}
-    except ValueError:
-        data = {}
-    return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}
-
-
-def addresses_by_slurm(settings: Settings, names: Sequence[str]) -> dict[str, str]:
-    """Return the addresses that Slurm has for nodes, by one call after a random pause, in a bounded child. For leaders only."""
-
-    def ask() -> bytes:
-        from slurm_ext.slurm import connect
-
-        time.sleep(ASK_JITTER_S * os.urandom(1)[0] / 255)
-        known = connect(settings, timeout_s=ASK_S / 2).nodes(names)
-        found = {node.name: _resolved(node.address).decode() for node in known if node.address and node.name in names}
-        return json.dumps(found).encode()
-
-    return _texts(call_bounded(ask, timeout_s=ASK_S))
-
-
-def publish(share: str, attempt: str, found: Mapping[str, str]) -> None:
-    """Leave addresses beside the attempt on the share, so that its other nodes need not ask Slurm."""
-    if share and found:
-        shared.write_json(shared.attempt_path(share, attempt, FOUND_FILE), found)
-
-
-def published(share: str, attempt: str) -> dict[str, str]:
-    """Return the addresses that a leader left beside the attempt."""
-    found = shared.read_json(shared.attempt_path(share, attempt, FOUND_FILE), timeout_s=1.0) or {}
-    return {str(k): str(v) for k, v in found.items()}
-
-
-def is_read(descriptor: int) -> bool:
-    """Say whether anybody still reads the other end of a pipe."""
-    poller = select.poll()
-    poller.register(descriptor, 0)
-    return not poller.poll(0)
 
 
 def leaves(share: str, names: Collection[str]) -> dict[str, str]:
@@ -128,32 +37,8 @@ def leaves(share: str, names: Collection[str]) -> dict[str, str]:
         wanted = frozenset(names)
         return json.dumps({pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in wanted}).encode()
 
-    return _texts(call_bounded(look, timeout_s=READ_S)) if share else {}
-
-
-def ended(share: str, attempt: str) -> str:
-    """Return why an attempt has ended, by the file that hooks and controller leave on the share; empty: it has not."""
-    found = shared.read_json(shared.attempt_path(share, attempt, shared.STOPPED_FILE), timeout_s=1.0)
-    return f"{found.get('node', 'the controller')}: {found.get('reason')}" if found else ""
-
-
-def known_outcome(share: str, job: BurninJob, *, since: float) -> Outcome | None:
-    """Return what the others' burn-in of this attempt came to, where it is over and says something about this node.
-
-    `since` is seconds since 1970: job ids begin anew on a new cluster, so what is older is about another job.
-    """
-    if reason := ended(share, job.key):
-        return unknown("burnin.ended-elsewhere", f"this attempt has ended: {reason}")
-    line = shared.read_json(shared.attempt_path(share, job.key, shared.BURNIN_FILE), timeout_s=1.0)
-    try:
-        if line is None or not float(line.get("time", 0.0)) >= since:
-            return None
-        outcome = outcome_from_json(line)
-    except (ValueError, TypeError):
-        return None
-    tested = job.node in outcome.measured.get("tested", ())
-    # A pass of others is none of ours, and nobody is convicted by a file.
-    return None if (outcome.verdict.verdict in (PASS, WARN) and not tested) or job.node in outcome.culprits else outcome
+    answer = call_bounded(look, timeout_s=READ_S) if share else None
+    return json.loads(answer) if answer else {}
 
 
 def ports(key: str, burnin: Burnin) -> list[int]:

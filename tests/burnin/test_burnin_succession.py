@@ -268,7 +268,7 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
     ports = surroundings.ports(job.key, cluster.settings.burnin)
     deadline = time.monotonic() + 20
     tries = 0
-    hub.connect("n0", "127.0.0.2", ports[0])
+    hub.connect("n0", "127.0.0.2", ports[0], source="127.0.0.4")
     while time.monotonic() < deadline:
         for event in hub.poll(0.1):
             if event.kind == "up":
@@ -276,7 +276,7 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
             elif event.kind == "down":
                 tries += 1
                 time.sleep(0.1)
-                hub.connect("n0", "127.0.0.2", ports[tries % len(ports)])
+                hub.connect("n0", "127.0.0.2", ports[tries % len(ports)], source="127.0.0.4")
             elif event.kind == "message" and event.body.get("t") == "verdict":
                 hub.close()
                 outcome = event.body["outcome"]
