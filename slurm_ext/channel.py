@@ -273,8 +273,7 @@ class Hub:
         outbox = connection.wire.outbox
         while outbox:
             try:
-                with memoryview(outbox) as rest:
-                    sent = connection.sock.send(rest[:262144])
+                sent = connection.sock.send(outbox)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as exc:
