@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin import plan_evidence, plan_pairs, plan_words
+from slurm_ext.burnin import plan_evidence, plan_guilt, plan_pairs, plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Past, Round, RoundResult
 from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 
@@ -90,7 +90,7 @@ def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
     if not evidence.alone and not evidence.tests and 0 < len(pointing) <= third(nodes):
         rest = tuple(name for name in nodes if name not in pointing)
         return Round("isolate", (rest, *((name,) for name in pointing)))
-    guilty = plan_evidence.convicted(evidence)
+    guilty = plan_guilt.convicted(evidence)
     retry = tuple((name,) for name in nodes if _alone_again(evidence, name) and name not in guilty)
     if retry:
         return Round("alone", retry)
@@ -111,7 +111,7 @@ def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
 
 def _so_far(evidence: Evidence) -> Decision | None:
     """Return the conviction of those whose fault is proven already, if any."""
-    guilty = plan_evidence.convicted(evidence)
+    guilty = plan_guilt.convicted(evidence)
     return plan_words.convict(evidence, guilty) if 0 < len(guilty) <= third(evidence.nodes) else None
 
 
@@ -119,7 +119,7 @@ def _alone_again(evidence: Evidence, node: str) -> bool:
     """Say whether a node failed its last run without a partner in a way that one more run may settle."""
     outcomes = evidence.alone.get(node, ())
     hard = bool(outcomes) and outcomes[-1] not in (OK, SLOW)
-    return hard and node not in evidence.cleared and len(outcomes) < plan_evidence.ALONE_TIMES
+    return hard and node not in evidence.cleared and len(outcomes) < plan_guilt.ALONE_TIMES
 
 
 def _all_cleared(evidence: Evidence, first: GroupResult) -> Round | Decision:
@@ -176,9 +176,9 @@ def _few(evidence: Evidence, first: GroupResult) -> Round | Decision:
     runs = max((len(outcomes) for outcomes in evidence.alone.values()), default=0)
     if not runs:
         return Round("alone", tuple((name,) for name in nodes))
-    guilty = [name for name in nodes if plan_evidence.by_itself(evidence, name) and name not in evidence.cleared]
+    guilty = [name for name in nodes if plan_guilt.by_itself(evidence, name) and name not in evidence.cleared]
     trouble = [name for name in nodes if evidence.alone[name] and OK not in evidence.alone[name]]
-    if trouble and not guilty and runs < plan_evidence.ALONE_SLOW_TIMES:
+    if trouble and not guilty and runs < plan_guilt.ALONE_SLOW_TIMES:
         return Round("alone", tuple((name,) for name in trouble))
     if len(guilty) == 1:
         return plan_words.convict(evidence, guilty)
@@ -204,7 +204,7 @@ def _decide(evidence: Evidence, first: GroupResult, guilty: Sequence[str], open_
     count = len(guilty) + len(open_)
     if guilty and not any(plan_words.kind_of(evidence, name) == SLOW for name in guilty):
         # Slowness all around, as of a busy fabric, is no reason to spare a node that hangs or computes wrong.
-        count = len(guilty) + len(plan_evidence.hard_without(evidence, open_, guilty))
+        count = len(guilty) + len(plan_guilt.hard_without(evidence, open_, guilty))
     if len(guilty) > third(nodes) or (count > third(nodes) and count > len(nodes) // 2):
         words = f"{count} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
         return plan_words.nobody([n for n in nodes if n in guilty or n in open_], first, "burnin.fabric", words, known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin import plan_evidence, plan_pairs, plan_words
+from slurm_ext.burnin import plan_evidence, plan_guilt, plan_pairs, plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Round, RoundResult
 from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 from slurm_ext.verdict import FAIL, WARN, Verdict
@@ -66,7 +66,7 @@ def step(
         else:
             decisions.append((found, evidence))
     if waiting and conclude:
-        proven = [(e, plan_evidence.convicted(e)) for first, e in scopes if e.tests or e.alone]
+        proven = [(e, plan_guilt.convicted(e)) for first, e in scopes if e.tests or e.alone]
         stops = [plan_words.convict(e, guilty) for e, guilty in proven if 0 < len(guilty) <= third(e.nodes)]
         if stops:
             return _joined(nodes, stops, results), everything
@@ -107,7 +107,7 @@ def _scopes(
             members, first, [done for done in rounds if done], leaves=leaves, cleared=passed & frozenset(borrowed)
         )
         scopes.append((first, evidence._replace(beside=tuple(n for n in beside if n in borrowed))))
-    slow = [bool(plan_evidence.slow_nodes(e, plan_evidence.doubtful(e))) for _, e in scopes]
+    slow = [bool(plan_guilt.slow_nodes(e, plan_evidence.doubtful(e))) for _, e in scopes]
     return [(first, e._replace(company=sum(slow) - slow[i] > 0)) for i, (first, e) in enumerate(scopes)]
 
 
@@ -136,11 +136,11 @@ def _single(evidence: Evidence, first: GroupResult) -> Round | Decision:
     """A group of one node failed: it can only be run alone again; how it does with others comes across the groups."""
     name = first.nodes[0]
     outcomes = evidence.alone.get(name, ())
-    if plan_evidence.by_itself(evidence, name):
+    if plan_guilt.by_itself(evidence, name):
         return plan_words.convict(evidence, [name])
     if OK in outcomes:
         return plan_words.once(first)
-    if len(outcomes) < plan_evidence.ALONE_SLOW_TIMES:
+    if len(outcomes) < plan_guilt.ALONE_SLOW_TIMES:
         return Round("alone", (first.nodes,))
     return plan_words.nobody([name], first, "burnin.cannot-tell", "it fails now so, now so", evidence.words)
 
@@ -252,7 +252,7 @@ def _who_fails_across(
             words = f"the nodes under {named} pass with one another and fail with others"
             return plan_words.nobody(group_of[name], first, "burnin.switch", words, evidence.words)
     # Who passed inside its group is not convicted; a group of one has nothing else to say for itself.
-    lonely = [n for n in plan_evidence.convicted(evidence) if n not in everything.cleared]
+    lonely = [n for n in plan_guilt.convicted(evidence) if n not in everything.cleared]
     if lonely and len(bad) <= third(evidence.nodes):
         return plan_words.convict(evidence, lonely)
     words = "it passes inside its group and fails towards others; the evidence is not enough to convict a node"

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from slurm_ext.burnin.model import OK, SLOW
-from slurm_ext.burnin.plan_evidence import Evidence, counted, lacks_inside
+from slurm_ext.burnin.plan_evidence import Evidence
+from slurm_ext.burnin.plan_guilt import counted, lacks_inside
 
 Groups = tuple[tuple[str, ...], ...]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_ext.burnin.model import OK, WRONG, Decision, GroupResult, Suspect
-from slurm_ext.burnin.plan_evidence import Evidence, what, witnesses
+from slurm_ext.burnin.plan_evidence import Evidence, what
+from slurm_ext.burnin.plan_guilt import witnesses
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 

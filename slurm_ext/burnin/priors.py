@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from slurm_ext.burnin import plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, Past
-from slurm_ext.burnin.plan_evidence import Evidence, alone_under_switch
+from slurm_ext.burnin.plan_evidence import Evidence
+from slurm_ext.burnin.plan_guilt import alone_under_switch
 from slurm_ext.verdict import FAIL, PASS, Finding, Verdict
 
 #: So long (seconds) an offence counts.

@@ -12,12 +12,13 @@ Time is counted, too: a burn-in that reaches its deadline ends without a convict
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_ext.burnin import plan, rules
-from slurm_ext.burnin.model import HANG, OK, Decision, Round, RoundResult
+from slurm_ext.burnin.model import HANG, OK, Decision, Past, Round, RoundResult
 from slurm_ext.burnin.simulate_fleet import Fault, Fleet, Weather, run, weather
 from slurm_ext.verdict import FAIL, UNKNOWN, Verdict
 
@@ -99,17 +100,17 @@ def _ail(kind: str, fleet: Fleet, chance: random.Random) -> tuple[str, Fleet]:
         name = chance.choice(nodes)
         if kind in ("slow", "rail") and fleet.leaves and several and mates[name] == 1:
             kind = "lone-slow"
-        return kind, fleet._replace(faults={name: _fault(kind, fleet, chance)})
+        return kind, fleet._replace(faults={name: fault_of(kind, fleet, chance)})
     if kind == "lone-slow":
         lone = [name for name in nodes if mates[name] == 1]
         if several and lone:
-            return kind, fleet._replace(faults={chance.choice(lone): _fault("slow", fleet, chance)})
+            return kind, fleet._replace(faults={chance.choice(lone): fault_of("slow", fleet, chance)})
     elif kind == "flapping":
-        fault = _fault(chance.choice(SINGLE), fleet, chance)._replace(share=chance.uniform(0.3, 0.9))
+        fault = fault_of(chance.choice(SINGLE), fleet, chance)._replace(share=chance.uniform(0.3, 0.9))
         return kind, fleet._replace(faults={chance.choice(nodes): fault})
     elif kind == "two" and len(nodes) >= 4:
         both = chance.sample(nodes, 2)
-        return kind, fleet._replace(faults={name: _fault(chance.choice(SINGLE), fleet, chance) for name in both})
+        return kind, fleet._replace(faults={name: fault_of(chance.choice(SINGLE), fleet, chance) for name in both})
     elif kind in ("bad-pair", "beside-bad-pair") and len(nodes) >= 3:
         a, b, *_ = chance.sample(nodes, 2) if chance.random() < 0.5 else _adjacent(nodes, chance)
         bad = Fault("hang") if chance.random() < 0.3 else Fault("slow", chance.uniform(0.2, 0.72))
@@ -117,7 +118,7 @@ def _ail(kind: str, fleet: Fleet, chance: random.Random) -> tuple[str, Fleet]:
         if kind == "bad-pair":
             return kind, fleet
         # Beside it: the culprit may be one of the two, or not.
-        return kind, fleet._replace(faults={chance.choice(nodes): _fault(chance.choice(SINGLE), fleet, chance)})
+        return kind, fleet._replace(faults={chance.choice(nodes): fault_of(chance.choice(SINGLE), fleet, chance)})
     elif kind == "slow-leaf" and several:
         leaf = fleet.switch[chance.choice(nodes)]
         return kind, fleet._replace(slow_leaf=(leaf, chance.uniform(0.2, 0.7), chance.random() < 0.3))
@@ -133,7 +134,8 @@ def _adjacent(nodes: tuple[str, ...], chance: random.Random) -> tuple[str, str]:
     return nodes[index], nodes[index + 1]
 
 
-def _fault(kind: str, fleet: Fleet, chance: random.Random) -> Fault:
+def fault_of(kind: str, fleet: Fleet, chance: random.Random) -> Fault:
+    """Draw what ails a node of one of the kinds of `SINGLE`."""
     alone = chance.random() < 0.5
     if kind == "hang":
         phase = chance.choice(("context", "init", "init-calling", "call", "run"))
@@ -155,7 +157,7 @@ def play(
     next_step: Callable[..., Round | Decision] = plan.next_step,
 ) -> History:
     """Run one burn-in against the plan. `noise` False leaves the jitter only."""
-    sky = weather(fleet, chance) if noise else Weather(None, None)
+    sky = weather(fleet, chance) if noise else Weather(None, None, still=True)
     limits = rules.limits(DEADLINE_S)
     pair_s = chance.uniform(4.0, 8.0)
     rounds: list[RoundResult] = []
@@ -170,18 +172,40 @@ def play(
                 step = Decision(Verdict(FAIL, (), "no time was left to find the culprit", "burnin.deadline"))
         if isinstance(step, Decision):
             return History(kind, fleet, tuple(rounds), step, seconds, _end(fleet, step))
-        results = run(fleet, sky, len(rounds), step, chance if noise else _Calm(chance.getrandbits(32)))
+        results = run(fleet, sky, len(rounds), step, chance)
         rounds.append(RoundResult(step.kind, results))
         if any(group.outcome == HANG for group in results):
             costs_s = (limits.whole_s if whole else limits.group_s) + limits.abort_s
         seconds += costs_s
 
 
-class _Calm(random.Random):
-    """Chance that never falls below a small share: no dips, no false reports; jitter stays."""
-
-    def random(self) -> float:
-        return 0.5 + super().random() / 2
+def second_offence(chance: random.Random, *, guilty: bool) -> History:
+    """Play a node in two jobs of two nodes each, with another partner each time, and the first partner with somebody else in
+    between; return the second job, judged with what the history says. `guilty`: the node is slow; else none of them is."""
+    node, one, two, three = nodes = tuple(f"n{i}" for i in range(4))
+    switch = _place(nodes, chance, least=4)
+    fault = fault_of("slow", Fleet(nodes, 2, switch, {}, {}), chance)._replace(by_itself=False)
+    fleet = Fleet(nodes, 2, switch, {}, {node: fault} if guilty else {}, speed=chance.uniform(0.95, 1.05))
+    pasts: list[Past] = []
+    for time, pair in enumerate(((node, one), (one, three), (node, two))):
+        job = fleet._replace(nodes=pair, faults={n: f for n, f in fleet.faults.items() if n in pair})
+        given = tuple(pasts)
+        history = play(
+            "second", job, chance, next_step=functools.partial(plan.next_step, priors=given, now=3600.0 * time)
+        )
+        found = history.decision
+        pasts.append(
+            Past(
+                3600.0 * time,
+                str(time),
+                pair,
+                found.verdict.verdict,
+                found.verdict.rule,
+                found.suspects,
+                found.culprits,
+            )
+        )
+    return history
 
 
 def _end(fleet: Fleet, decision: Decision) -> str:

@@ -68,6 +68,7 @@ class Weather(NamedTuple):
 
     slowdown: tuple[str, int, int, float, bool] | None  # switch, from round, to round, factor, inside as well
     flap: tuple[str, int, float] | None  # node, from round, factor
+    still: bool = False  # nothing but jitter
 
 
 def weather(fleet: Fleet, chance: random.Random) -> Weather:
@@ -109,14 +110,14 @@ def _group(
     if step.kind == "rails":
         return _rails(fleet, nodes, healthy, floor, factor, shown, chance)
     for fault in [fleet.faults[name] for name in shown] + ([broken] if broken else []):
-        factor = min(factor, fault.factor * _jitter(chance))
+        factor = min(factor, fault.factor * _jitter(chance, sky.still))
     trouble = next((n for n in shown if fleet.faults[n].kind != "slow"), "")
     if trouble:
         reports = _hard(fleet, nodes, trouble, fleet.faults[trouble])
     elif broken and broken.kind == "hang":
         reports = _hang(fleet, nodes, "", "run")
     else:
-        reports = _false(fleet, nodes, chance) or _well(fleet, nodes, healthy * factor, floor)
+        reports = (None if sky.still else _false(fleet, nodes, chance)) or _well(fleet, nodes, healthy * factor, floor)
     return judge.judge_group(nodes, reports, message_bytes=MESSAGE_BYTES, floor_gbs=floor)
 
 
@@ -124,8 +125,8 @@ def _shows(fault: Fault, size: int, chance: random.Random) -> bool:
     return (size > 1 or fault.by_itself) and (fault.share >= 1.0 or chance.random() < fault.share)
 
 
-def _jitter(chance: random.Random) -> float:
-    if chance.random() < TAIL_SHARE:
+def _jitter(chance: random.Random, still: bool = False) -> float:
+    if not still and chance.random() < TAIL_SHARE:
         return math.exp(-abs(chance.gauss(0, JITTER * TAIL_TIMES)))
     return math.exp(chance.gauss(0, JITTER))
 
@@ -139,13 +140,13 @@ def _common(
     chance: random.Random,
 ) -> float:
     """Return the factor of all that is no node's fault, and of a slow switch."""
-    factor = _jitter(chance)
+    factor = _jitter(chance, sky.still)
     touched = {fleet.switch[name] for name in nodes}
     crossing = len(touched) > 1
-    if chance.random() < DIP_SHARE:
+    if not sky.still and chance.random() < DIP_SHARE:
         factor *= chance.uniform(*DIP_TO)
     for leaf in sorted(touched):
-        if moments[leaf] and chance.random() < MOMENT_DIPS:
+        if not sky.still and moments[leaf] and chance.random() < MOMENT_DIPS:
             factor *= chance.uniform(*DIP_TO)
     if sky.slowdown:
         leaf, begin, end, amount, inside = sky.slowdown
