@@ -15,7 +15,7 @@ REVIEW_S = 30.0
 ASKED_NODES = 16
 
 #: Steps by which nodes that a job was kept away from are given back to it.
-SUSPECTS_STEP, ALL_STEP = "suspects-back", "exclusions-end"
+SUSPECTS_STEP, REQUIRED_STEP, ALL_STEP = "suspects-back", "required-back", "exclusions-end"
 
 
 def give_back(acts: Acts, gate: Gates, attempt: Attempt, job: Job, tick: Tick) -> bool:
@@ -89,6 +89,8 @@ def review(acts: Acts, attempt: Attempt, job: Job, tick: Tick, *, exclusions_too
     step, why = _ends(acts, attempt, job, tick, suspects)
     if step == ALL_STEP:
         acts.exclude(attempt, (), step=step, why=why)
+    elif step == REQUIRED_STEP:
+        acts.exclude(attempt, step=step, why=why)  # which leaves out what the job requires
     elif step:
         acts.exclude(attempt, sorted(set(decided.exclude) - suspects), step=step, why=why)
     return tick
@@ -100,6 +102,8 @@ def _ends(acts: Acts, attempt: Attempt, job: Job, tick: Tick, suspects: set[str]
     age_s = tick.now - (attempt.ended or attempt.first_seen)
     if age_s >= exclusions.CULPRIT_EXPIRES_S:
         return ALL_STEP, "exclusions have expired"
+    if own := sorted(listed(job.required_nodes) & set(attempt.decision.exclude) & listed(job.excluded_nodes)):
+        return REQUIRED_STEP, f"the job itself requires {', '.join(own)}"
     if not suspects:
         return "", ""
     if age_s >= exclusions.SUSPECT_EXPIRES_S:

@@ -71,10 +71,8 @@ def choose(convicted: Sequence[str], suspects: Sequence[str], former: Sequence[s
 
 
 def blocking(exclude: Iterable[str], ground: Ground) -> str:
-    """Return in words why a list that was set can no longer stay, empty where it can: nodes went, or the job requires one."""
+    """Return in words why a list that was set can no longer stay, empty where it can: too few other nodes are left."""
     names = sorted(exclude)
-    if own := [node for node in names if node in ground.required]:
-        return f"the job itself requires {_names(own)}"
     if ground.usable is not None and len(ground.usable - set(names)) < ground.needed <= len(ground.usable):
         return f"without {_names(names)} {len(ground.usable - set(names))} nodes remain, and it needs {ground.needed}"
     return ""

@@ -45,12 +45,11 @@ def test_a_convicted_node_that_does_not_fit_is_refused_in_words():
     assert "1 culprit cannot be excluded: 8 nodes, 8 usable for it, 8 needed" in got.refused
 
 
-def test_an_exclusion_goes_when_nodes_go_or_the_job_requires_it():
+def test_an_exclusion_goes_when_nodes_go():
     assert blocking({"n1", "n2"}, EIGHT) == ""
     assert "4 nodes remain" in blocking({"n1", "n2"}, EIGHT._replace(needed=5, usable=ALL - {"n5", "n6"}))
     # With all of them back it would still not start: the exclusion is not what keeps it.
     assert blocking({"n1"}, EIGHT._replace(needed=8, usable=ALL - {"n5"})) == ""
-    assert "requires n1" in blocking({"n1"}, EIGHT._replace(required=frozenset({"n1"})))
 
 
 NAMES = st.lists(st.sampled_from([f"n{index}" for index in range(12)]), max_size=6).map(tuple)

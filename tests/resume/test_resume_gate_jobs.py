@@ -113,6 +113,16 @@ def test_what_the_job_requires_itself_is_never_excluded(world: World, comment: s
 
 
 @ASKED
+def test_what_its_owner_requires_later_on_is_no_longer_excluded(world: World, comment: str):
+    in_gate(world, comment)
+    stopped(world, suspects=("n1", "n2"))
+    world.tick(2)
+    world.slurm.set_job(required_nodes="n1", reason="BadConstraints")
+    world.tick(2)
+    assert world.slurm.job().excluded_nodes == "n2"
+
+
+@ASKED
 def test_where_the_site_wants_it_held_it_stays_until_the_hold_expires(
     world: World, comment: str, monkeypatch: pytest.MonkeyPatch
 ):
