@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import ssl
 
 TTL_S = 60
+
+#: libmunge tries for 10 s to reach a munged that hangs: whoever found that out asks no more for so long (seconds).
+MUNGE_REST_S = 60.0
 
 
 class AuthenticationError(FmslurmError):
@@ -106,6 +110,7 @@ class MungeAuthenticator:
         """Load libmunge and see that munged's socket answers. Raise LackingError where either is missing."""
         self.allowed_uids = frozenset({0, os.geteuid()} if allowed_uids is None else allowed_uids)
         self._server_side: Side | None = None
+        self._rests_until = 0.0
         try:
             self._lib = ctypes.CDLL("libmunge.so.2")
         except OSError as exc:
@@ -171,10 +176,11 @@ class MungeAuthenticator:
 
     def seal(self, payload: bytes) -> bytes:
         """Return a munge credential that our own uid alone can open."""
+        self._see_that_munged_answers()
         credential = ctypes.c_void_p()
         code = self._lib.munge_encode(ctypes.byref(credential), self._context, payload, len(payload))
         if code != _SUCCESS or not credential.value:
-            raise LackingError(f"munge cannot encode: {self._words(code)}")
+            raise self._refusal(code)
         try:
             return ctypes.string_at(credential.value)
         finally:
@@ -206,6 +212,7 @@ class MungeAuthenticator:
         """
         if b"\0" in sealed:
             raise AuthenticationError("not a munge credential")
+        self._see_that_munged_answers()
         buffer, length = ctypes.c_void_p(), ctypes.c_int()
         uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
         code = self._lib.munge_decode(
@@ -233,9 +240,14 @@ class MungeAuthenticator:
         self._lib.munge_ctx_get(self._opening, ctypes.c_int(option), ctypes.byref(value))
         return value.value
 
+    def _see_that_munged_answers(self) -> None:
+        if time.monotonic() < self._rests_until:
+            raise LackingError("munge: munged did not answer before", remedy="See that munged runs")
+
     def _refusal(self, code: int) -> FmslurmError:
         words = f"munge: {self._words(code)}"
         if code in (_SOCKET, _TIMEOUT):
+            self._rests_until = time.monotonic() + MUNGE_REST_S
             return LackingError(words, remedy="See that munged runs")
         if code in (_EXPIRED, _REWOUND):
             made = self._option(_OPT_ENCODED, ctypes.c_long()) - self._option(_OPT_DECODED, ctypes.c_long())

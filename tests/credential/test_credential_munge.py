@@ -6,6 +6,7 @@ import base64
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -118,6 +119,22 @@ def test_no_munged_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(LackingError, match="does not answer"):
         MungeAuthenticator(str(tmp_path / "nowhere.socket"))
     assert time.monotonic() - started < 5
+
+
+def test_a_munged_that_hangs_costs_one_wait_and_no_more(tmp_path: Path) -> None:
+    with munged(tmp_path, os.urandom(128)) as path:
+        ours = MungeAuthenticator(path)
+        sealed = ours.seal(SECRET)
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            for work in (lambda: ours.open(sealed), lambda: ours.seal(SECRET), lambda: ours.open(sealed)):
+                with pytest.raises(LackingError, match="See that munged runs"):
+                    work()
+            assert time.monotonic() - started < 25  # libmunge's own patience is 10 s for one call
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_site_has_munge_or_a_key_or_an_error_that_names_both(munge_socket: str, tmp_path: Path) -> None:
