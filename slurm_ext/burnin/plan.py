@@ -137,7 +137,7 @@ def _all_cleared(evidence: Evidence, first: GroupResult) -> Round | Decision:
             words = f"{both[0]} and {both[1]} fail together, and each is fine with others"
             return plan_words.nobody(both, first, "burnin.pair", words, evidence.words)
         if evidence.switches and _crossings(evidence) and evidence.rounds < 4:
-            return Round("confirm", plan_pairs.confirming(evidence, (), ()))
+            return Round("confirm", plan_pairs.crossing(evidence))
         if groups := plan_pairs.repeating(evidence):
             return Round("confirm", groups)
     if len(again) < AGAIN_TIMES:

@@ -192,8 +192,9 @@ def _across(
     if evidence.rounds < 2:
         return Round("pairs", plan_pairs.neighbours(chosen, shift=evidence.rounds)), evidence
     bad = [n for n in tested if n not in evidence.cleared and evidence.failed(n)]
-    if len(bad) > max(third(chosen), 1) and evidence.rounds >= 3:
-        words = f"{len(bad)} of {len(chosen)} groups fail towards the others: fabric or placement, not a node"
+    groups = {group_of[name] for name in bad}
+    if len(groups) > third(chosen) and evidence.rounds >= 4:
+        words = f"{len(groups)} of {len(chosen)} groups fail towards the others: fabric or placement, not a node"
         return plan_words.nobody(bad, first, "burnin.fabric", words, evidence.words), evidence
     if bad and evidence.rounds < ACROSS_ROUNDS:
         return Round("confirm", _seconds(bad, evidence, group_of)), evidence
@@ -215,13 +216,15 @@ def _two_groups(
 
 
 def _seconds(bad: Sequence[str], evidence: Evidence, group_of: Mapping[str, tuple[str, ...]]) -> plan_pairs.Groups:
-    """Pair each node that fails towards other groups, or another of its group by turns, with one that passed across."""
+    """Pair each node that fails towards other groups with one that passed across; once it failed with two of them, another of
+    its own group."""
     good = [n for n in evidence.nodes if n in evidence.cleared]
     groups: list[tuple[str, ...]] = []
     used: set[str] = set()
     for name in bad:
         mates = [n for n in group_of[name] if n not in used and n not in evidence.of]
-        other = mates[0] if mates and evidence.rounds % 2 == 0 else name
+        proven = len({t.other(name) for t in evidence.failed(name)} & evidence.cleared) > 1
+        other = mates[0] if mates and proven else name
         fresh = [g for g in good if g not in used and g not in group_of[name]]
         met = {t.other(name) for t in evidence.of[name]}
         partner = next((g for g in fresh if g not in met), fresh[0] if fresh else "")

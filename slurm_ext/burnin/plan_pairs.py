@@ -53,6 +53,11 @@ def confirming(evidence: Evidence, doubtful: Sequence[str], convicted: Sequence[
     return _Round(evidence, pool, across=across).suspects(doubtful).repeated().rest().groups
 
 
+def crossing(evidence: Evidence) -> Groups:
+    """Return pairs that span leaf switches, each with another partner than before: which of two switches is it?"""
+    return _Round(evidence, evidence.nodes, across=True).rest().groups
+
+
 def _inside(evidence: Evidence, doubtful: Sequence[str]) -> bool:
     """Say whether the next round is one of pairs below one switch: every second one, while a doubtful node has there a
     partner that passed and that it has not met."""
