@@ -132,3 +132,46 @@ def test_the_parts_of_a_burn_in_fit_its_deadline(deadline_s: float) -> None:
     limits = rules.limits(deadline_s)
     assert limits.whole_s + limits.abort_s + 3 * (limits.group_s + limits.abort_s) <= deadline_s
     assert rules.seconds_at(rules.busbw_gbs(1 << 30, 0.01, 32), 1 << 30, 32) == pytest.approx(0.01)
+
+
+def rails(*speeds_ms: float, floor: float = 0.0, **odd: object) -> GroupResult:
+    """Two nodes, one rail for each speed; `odd` changes the first rail's report of the second node."""
+    reports = [
+        RankReport(place, f"n{place}", gpu, **{**GOOD, "median_ms": speed, **(odd if (gpu, place) == (0, 1) else {})})  # type: ignore[arg-type]
+        for gpu, speed in enumerate(speeds_ms)
+        for place in range(2)
+    ]
+    return judge.judge_rails(("n0", "n1"), reports, message_bytes=MIB, floor_gbs=floor)
+
+
+def test_the_slow_rail_is_named_beside_the_others() -> None:
+    result = rails(1.0, 1.0, 1.1, 4.0)
+    assert (result.outcome, [r.outcome for r in result.rails]) == (SLOW, [OK, OK, OK, SLOW])
+    assert result.rails[3].busbw_gbs == pytest.approx(rules.busbw_gbs(MIB, 4e-3, 2))
+    assert result.evidence == ("rail 3 (gpu 3 and its NICs) 0.262 GB/s, others 1.05",)
+
+
+def test_rails_that_are_alike_name_none() -> None:
+    assert (rails(1.0, 1.1, 1.0).outcome, rails(1.0, 1.1, 1.0).evidence[0][:21]) == (OK, "no rail stands out: a")
+    slow = rails(4.0, 4.1, 4.0, floor=2.0)
+    assert (slow.outcome, slow.evidence) == (SLOW, ("all 3 rails alike: 0.262 GB/s",))
+    assert rails(1.0, 1.1, 1.0, floor=2.0).outcome == OK, "each carries its part of the floor"
+
+
+@pytest.mark.parametrize(
+    ("odd", "outcome", "words"),
+    [
+        ({"state": WRONG, "mismatches": 3}, WRONG, "rail 0 (gpu 0 and its NICs) wrong"),
+        ({"state": HANG, "phase": "init", "step": 0, "median_ms": 0.0}, HANG, "rail 0 (gpu 0 and its NICs) hang"),
+        ({"state": ERROR, "cause": LOCAL, "text": "lost"}, ERROR, "rail 0 (gpu 0 and its NICs) error"),
+    ],
+)
+def test_a_rail_that_fails_otherwise_is_named_by_how(odd: dict[str, object], outcome: str, words: str) -> None:
+    result = rails(1.0, 1.0, 1.0, **odd)
+    assert result.outcome == outcome
+    assert result.evidence[0].startswith(words)
+
+
+def test_no_report_of_any_rail_says_nothing() -> None:
+    result = judge.judge_rails(("n0", "n1"), (), message_bytes=MIB, floor_gbs=1.0)
+    assert (result.rails, result.evidence) == ((), ())
