@@ -38,6 +38,9 @@ TELL_EVERY_S = 0.5
 #: How often (seconds) a leader looks whether another one leads, and who has found nobody whether it is all over.
 PROBE_EVERY_S, LOOK_EVERY_S = 1.0, 3.0
 
+#: Until then (seconds) a new leader does not say how many follow it: they are on their way.
+SETTLE_S = 2.5
+
 
 class Agent:
     """All of one node's part in one burn-in."""
@@ -60,6 +63,8 @@ class Agent:
         self._look_at = now + self._following.step_s
         self._probe_at = self._tell_at = self._next_sign = 0.0
         self._told: object = None
+        self._led_since = 0.0
+        self._others: dict[str, int] = {}  # who leads, too, and of how many nodes it speaks
 
     def run(self) -> Outcome:
         """Take part until there is an outcome."""
@@ -131,6 +136,8 @@ class Agent:
         now = time.monotonic()
         self._leader = Leader(conditions, self._to_node, now, broadcast=self._to_nodes, gone=self._following.lost)
         self._probe_at = now + PROBE_EVERY_S
+        self._led_since = now
+        self._others.clear()
         self._follow(job.node, now)
 
     def _listen(self) -> bool:
@@ -229,6 +236,9 @@ class Agent:
         assert self._leader is not None
         if not self._leader.begun and self._over(now):
             return
+        if self._others and now >= self._led_since + SETTLE_S:
+            self._settle(*self._others.popitem(), now)
+            return
         if now >= self._probe_at:
             self._probe_at = now + PROBE_EVERY_S
             if self._leader.progress()[1]:  # else all are there, or a run goes on that nobody shall disturb
@@ -310,7 +320,7 @@ class Agent:
         assert self._hub is not None
         kind = body.get("t")
         if kind == "lead":
-            self._settle(peer, int(body.get("reach", 0)), now)
+            self._others[peer] = int(body.get("reach", 0))
         elif kind == "leads" and self._leader is not None:
             if body.get("name") == peer:
                 self._yield_to(peer, now)
@@ -328,8 +338,7 @@ class Agent:
     def _settle(self, peer: str, reach: int, now: float) -> None:
         """Another one leads, too: one of us goes on, and it is for the one that was found to say who."""
         assert self._hub is not None
-        if self._leader is None:
-            return
+        assert self._leader is not None
         stays = prevails(self._leader.reach, self._job.node, reach, peer, self._job.nodes)
         self._hub.send(peer, {"t": "leads", "name": self._job.node if stays else peer})
         if not stays:

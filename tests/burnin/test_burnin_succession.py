@@ -283,3 +283,23 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
                 assert isinstance(outcome, dict)
                 return str(outcome["rule"])
     return "none"
+
+
+@pytest.mark.parametrize(("blind", "leads"), [(("n1",), "n0"), (("n1", "n2", "n3"), "n1")])
+def test_two_that_lead_find_each_other_and_the_smaller_part_gives_up(
+    make_cluster: Make, blind: tuple[str, ...], leads: str
+) -> None:
+    """Some nodes know no address of the first one: they cannot reach it, and the second one leads them."""
+    cluster = make_cluster(4)
+    table = (cluster.folder / "addresses").read_text()
+    for name in cluster.nodes:
+        own = cluster.folder / name / "addresses"
+        own.write_text(table.replace("n0 127.0.0.2\n", "") if name in blind else table)
+    burnin = cluster.settings.burnin._replace(addresses=f"{cluster.folder}/%n/addresses", rendezvous_s=16.0)
+    site = cluster.settings.site._replace(slurm_bin="/nonexistent")
+    cluster.settings = cluster.settings._replace(burnin=burnin, site=site)
+    outcomes = Hooks(cluster, late_s=0.0).run(cluster.nodes)
+    assert {(o.verdict.verdict, o.measured.get("leader")) for o in outcomes.values()} == {(PASS, leads)}, {
+        name: (o.verdict, o.measured.get("leader"), o.seconds) for name, o in outcomes.items()
+    }
+    assert {o.ranks for o in outcomes.values()} == {8}
