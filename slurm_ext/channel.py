@@ -30,6 +30,8 @@ from slurm_ext.credential import TTL_S, AuthenticationError, Authenticator
 from slurm_ext.errors import FmslurmError
 
 VERSION = 2
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 #: The largest message, in bytes of JSON.
 FRAME_MAX = 4 << 20
@@ -159,7 +161,7 @@ class Hub:
 
     def broadcast(self, peers: Collection[str], body: Mapping[str, object]) -> None:
         """Send one message to many peers, put into words once; those that are not there miss it."""
-        content = json.dumps(body, separators=(",", ":")).encode()
+        content = _encode(body).encode()
         for peer in peers:
             if (connection := self._peers.get(peer)) is not None:
                 self._queue(connection, content)
@@ -184,9 +186,10 @@ class Hub:
 
     def flush(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until everything queued has left; what happens meanwhile stays for the next poll."""
-        deadline = time.monotonic() + timeout_s
+        deadline, kept = time.monotonic() + timeout_s, list[Event]()
         while any(c.wire.outbox for c in self._connections) and (left := deadline - time.monotonic()) > 0:
-            self._events.extend(self.poll(min(left, 0.05)))
+            kept += self.poll(min(left, 0.05))
+        self._events = kept + self._events
 
     def close(self) -> None:
         """Close everything."""
@@ -324,7 +327,7 @@ class Hub:
     @staticmethod
     def _body(content: bytes) -> dict[str, object]:
         try:
-            body = json.loads(content.decode())
+            body = _decode(content.decode())
         except (ValueError, RecursionError) as exc:
             raise AuthenticationError("sends no JSON") from exc
         if not isinstance(body, dict):
@@ -337,7 +340,7 @@ class Hub:
         now = time.monotonic()
         if not server or said != binding or now - made > TTL_S / 3:
             payload = {"v": VERSION, "k": self._key, "f": self._me, "s": binding}
-            sealed = self._auth.seal(json.dumps(payload, separators=(",", ":")).encode())
+            sealed = self._auth.seal(_encode(payload).encode())
             if server:
                 self._introduction = (now, binding, sealed)
         return sealed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -193,6 +194,21 @@ def test_forget_and_stop_listening(hubs: list[Hub], prove: Prove) -> None:
     hubs[0].forget("b")
     assert kinds(pump(hubs, 1)) == [[], ["down"], []]
     assert hubs[0].peers() == frozenset()
+
+
+def test_flush_sends_everything_and_keeps_what_came_meanwhile(hubs: list[Hub], prove: Prove) -> None:
+    two(hubs, prove)
+    pump(hubs, 2)
+    hubs[1].send("a", {"n": 1})
+    for number in range(5):
+        hubs[0].send("b", {"n": number, "text": "x" * 1_000_000})
+    got: list[channel.Event] = []
+    reader = threading.Thread(target=lambda: got.extend(pump([hubs[1]], 5)[0]))
+    reader.start()
+    hubs[0].flush(20.0)
+    reader.join()
+    assert [e.body["n"] for e in got] == [0, 1, 2, 3, 4]
+    assert [e.body for e in hubs[0].poll(0)] == [{"n": 1}]
 
 
 def test_who_is_alone_cannot_listen(hubs: list[Hub]) -> None:
