@@ -305,6 +305,8 @@ class Agent:
             self._on_version(event.peer, event.body.get("version"), now)
         elif event.kind == "refused":
             print(f"refused: {event.body.get('why')}", file=sys.stderr)  # noqa: T201
+            if self._leader is not None:
+                self._leader.on_refused(str(event.body.get("reason")), str(event.body.get("why")))
 
     def _on_up(self, peer: str, now: float) -> None:
         assert self._hub is not None

@@ -144,6 +144,10 @@ class Leader:
             self._refuse("burnin.versions", f"{node} speaks version {version} of the channel, {self._me} another")
             self._go_on(now)
 
+    def on_refused(self, reason: str, why: str) -> None:
+        """Take that somebody did not get in (clock, key): it may explain why a node is absent, and ends nothing."""
+        self._roll.refused.setdefault(reason, why)
+
     def on_down(self, node: str, why: str, now: float) -> None:
         """Take the loss of a node's connection: its agent or the way to it is gone, which says nothing of its GPUs."""
         if self.outcome is not None or node not in self._roll.there:

@@ -19,6 +19,7 @@ class Roll:
         self.there: dict[str, float] = {}
         self.heard: dict[str, float] = {}
         self.reusable: set[str] = set()
+        self.refused: dict[str, str] = {}  # why somebody, proven by nobody, did not get in
         self.strange: set[str] = set()  # speak another version of the channel
         self.lost: dict[str, str] = dict(gone)
         self.tested: set[str] = set()
@@ -81,6 +82,8 @@ def absent(roll: Roll, missing: Sequence[str]) -> Outcome:
     some = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
     how = "did not come, or went away" if roll.lost else "did not come in time"
     words = f"{len(missing)} of {len(roll.nodes)} nodes {how}: {some}"
+    if roll.refused:
+        words += f"; refused: {'; '.join(roll.refused.values())}"
     return Outcome(Verdict(UNKNOWN, findings, words, "burnin.peer-absent"))
 
 

@@ -188,6 +188,65 @@ def test_a_leader_that_most_nodes_leave_at_once_does_not_think_that_they_are_gon
     assert fabric.leader.outcome is None
 
 
+def orders_of(fabric: Fabric) -> list[Mapping[str, Any]]:
+    """Run it and return each round's order to the first of its nodes."""
+    seen: list[Mapping[str, Any]] = []
+    play = fabric.play
+    fabric.play = lambda node, order, group: (seen.append(order) if order["root"] else None) or play(node, order, group)
+    fabric.run()
+    return seen
+
+
+def test_traffic_is_sustained_with_all_nodes_and_never_while_a_culprit_is_looked_for() -> None:
+    fabric = Fabric(
+        terms(6, sustain_s=60.0, deadline_s=200.0), lambda node, order, group: SLOW if "n2" in group else OK
+    )
+    first, *others = orders_of(fabric)
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.culprits == ("n2",)
+    assert (first["sustain_s"], {order["sustain_s"] for order in others}) == (60.0, {0.0})
+    assert first["limit_s"] > 60.0
+    assert max(order["limit_s"] for order in others) < 40.0
+    assert [order["prove"] for order in (first, *others)] == [True] + [False] * len(others)
+
+
+def test_nvlink_between_nodes_is_tested_on_and_off() -> None:
+    fabric = Fabric(terms(3, instance_type="p6e-gb200.36xlarge"), lambda node, order, group: OK)
+    orders = orders_of(fabric)
+    assert sorted(order["mnnvl"] for order in orders) == ["off", "on"]
+    assert all(order["prove"] for order in orders)
+    one = Fabric(terms(3, instance_type="p5.48xlarge"), lambda node, order, group: OK)
+    assert [order["mnnvl"] for order in orders_of(one)] == [""]
+
+
+def test_a_large_job_is_tested_in_groups_by_leaf_switch_then_one_node_of_each() -> None:
+    leaves = {f"n{i}": f"leaf-{i % 4}" for i in range(32)}
+    fabric = Fabric(terms(32, group_nodes=8, leaves=leaves), lambda node, order, group: OK)
+    outcome = fabric.run()
+    assert outcome.verdict.verdict == PASS
+    groups, across = fabric.rounds
+    assert [{leaves[name] for name in group} for group in groups] == [{f"leaf-{i}"} for i in range(4)]
+    assert len(across[0]) == 4
+    assert outcome.ranks == 32
+
+
+def test_ids_go_to_the_group_with_their_rail() -> None:
+    fabric = Fabric(terms(4), lambda node, order, group: "silent")
+    for name in fabric.terms.nodes:
+        fabric.hello(name)
+    fabric.turn()
+    fabric.leader.on_message("n0", {"t": "id", "round": 0, "id": "secret", "gpu": 3}, fabric.now)
+    assert [(node, m["id"], m["gpu"]) for node, m in fabric.orders] == [(n, "secret", 3) for n in fabric.terms.nodes]
+
+
+def test_who_was_refused_explains_who_is_absent_and_ends_nothing() -> None:
+    fabric = Fabric(terms(3, rendezvous_s=3.0), lambda node, order, group: OK)
+    fabric.leader.on_refused("clock", "192.0.2.4: sent 70 s ago")
+    outcome = fabric.run(absent=("n2",))
+    assert outcome.verdict.rule == "burnin.peer-absent"
+    assert "sent 70 s ago" in outcome.verdict.reason
+
+
 def test_a_thousand_nodes_are_no_burden() -> None:
     fabric = Fabric(terms(1024), lambda node, order, group: OK)
     started = time.process_time()
