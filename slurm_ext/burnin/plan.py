@@ -100,13 +100,21 @@ def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
     untested = plan_evidence.untested(evidence)
     patience = 5 if all(t.outcome in (OK, SLOW) for t in evidence.tests) else 3
     hopeless = evidence.rounds >= patience and len(open_) + len(guilty) > max(third(nodes), len(nodes) // 2)
-    if evidence.rounds >= MAX_ROUNDS or hopeless:
+    # A slow node that has its leaf switch to itself will look the same in ten rounds as in four.
+    lone = bool(open_) and not untested and all(_as_its_switch(evidence, name) for name in open_)
+    if evidence.rounds >= MAX_ROUNDS or hopeless or lone:
         return _decide(evidence, first, guilty, open_)
     if (open_ or untested) and (groups := plan_pairs.confirming(evidence, [*open_, *untested], guilty)):
         return Round("confirm", groups)
     if guilty or open_:
         return _decide(evidence, first, guilty, open_)
     return _all_cleared(evidence, first)
+
+
+def _as_its_switch(evidence: Evidence, node: str) -> bool:
+    failed = evidence.failed(node)
+    slow = len(failed) >= 4 and all(t.outcome == SLOW for t in failed)
+    return slow and plan_guilt.alone_under_switch(evidence, node)
 
 
 def _so_far(evidence: Evidence) -> Decision | None:

@@ -84,7 +84,7 @@ def test_without_noise_a_healthy_fleet_passes_and_one_of_64_is_found_in_three_ro
             continue  # alone under its switch: left open
         history = simulate.play(found, fleet, chance, noise=False)
         assert history.end == simulate.NAMED, history.decision
-        assert history.localising <= (3 if not fleet.leaves else 4)
+        assert history.localising <= 3
 
 
 def test_a_plan_that_convicts_at_random_is_found_out() -> None:
