@@ -40,7 +40,7 @@ HELP = """Submit a job as sbatch does, and tell fmslurm what the job wants.
   --fm-burnin WISH   all-reduce over the job's nodes first: strict, normal or skip, as the site allows
   --fm-check         look for what would go wrong, submit nothing
   --fm-print         print sbatch's command line, submit nothing
-  --fm-off           fmslurm keeps its hands off this job
+  --fm-off           fmslurm keeps its hands off this job; the site's gate stays, and its burn-in unless users may skip it
 
 They stand before the script, or in `#FMSLURM --fm-...` lines of it (the command line wins). Everything else goes to sbatch
 untouched. With --fm-resume, --requeue and --open-mode=append are added unless you say otherwise. Output and exit code are
