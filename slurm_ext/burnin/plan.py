@@ -98,7 +98,9 @@ def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
         return Round("pairs", plan_pairs.opening(evidence, without=guilty))
     open_ = [name for name in plan_evidence.doubtful(evidence) if name not in guilty]
     untested = plan_evidence.untested(evidence)
-    patience = 5 if all(t.outcome in (OK, SLOW) for t in evidence.tests) else 3
+    # Slowness all around may be a storm that passes, and costs less time than hangs do.
+    slow = all(t.outcome in (OK, SLOW) for t in evidence.tests)
+    patience = 3 if not slow else 7 if evidence.cleared else 5
     hopeless = evidence.rounds >= patience and len(open_) + len(guilty) > max(third(nodes), len(nodes) // 2)
     # A slow node that has its leaf switch to itself will look the same in ten rounds as in four.
     lone = bool(open_) and not untested and all(_as_its_switch(evidence, name) for name in open_)
@@ -172,7 +174,7 @@ def _crossings(evidence: Evidence) -> dict[str, tuple[int, int, int]]:
     found: dict[str, tuple[int, int, int]] = {}
     for leaf in dict.fromkeys(evidence.leaf(name) for name in evidence.nodes):
         tests = [t for t in evidence.tests if evidence.across(t) and leaf in map(evidence.leaf, t.nodes)]
-        failed = [t for t in tests if t.outcome != OK]
+        failed = [t for t in tests if t.outcome == SLOW]  # what hangs or computes wrong is no switch
         if failed:
             found[leaf] = (len(failed), len(tests), len({t.number for t in failed}))
     return found

@@ -16,6 +16,7 @@ class Test(NamedTuple):
     nodes: tuple[str, str]
     outcome: str
     busbw_gbs: float | None
+    suspects: tuple[str, ...] = ()
 
     def other(self, node: str) -> str:
         """Return the partner of a node."""
@@ -36,6 +37,8 @@ class Evidence(NamedTuple):
         str
     ]  # came to a right end with somebody, if slowly: no evidence of a hang, an error, a wrong sum
     alone: Mapping[str, tuple[str, ...]]  # outcomes without a partner
+    alone_gbs: Mapping[str, tuple[float, ...]]  # and the speeds of these runs
+    first: str  # how the first run of all ended
     own: Mapping[str, int]  # runs after the first in which it failed without a partner, or by an error of its own
     hints: Mapping[str, Suspect]  # from the first run
     words: Mapping[str, str]  # what went wrong last, by node
@@ -86,6 +89,7 @@ def weigh(
     of: dict[str, list[Test]] = {name: [] for name in nodes}
     passed, working = set(cleared), set(cleared)
     alone: dict[str, tuple[str, ...]] = {}
+    alone_gbs: dict[str, tuple[float, ...]] = {}
     own: Counter[str] = Counter()
     words: dict[str, str] = {}
     again: list[GroupResult] = []
@@ -98,11 +102,13 @@ def weigh(
             if len(members) == 1:
                 name = members[0]
                 alone[name] = (*alone.get(name, ()), group.outcome)
+                alone_gbs[name] = (*alone_gbs.get(name, ()), group.busbw_gbs or 0.0)
                 own[name] += group.outcome not in (OK, SLOW)
             elif len(members) == len(nodes):
                 again.append(group)
             elif len(members) == 2:
-                test = Test(paired, (members[0], members[1]), group.outcome, group.busbw_gbs)
+                suspects = tuple(s.node for s in group.suspects)
+                test = Test(paired, (members[0], members[1]), group.outcome, group.busbw_gbs, suspects)
                 tests.append(test)
                 for name in members:
                     of[name].append(test)
@@ -125,6 +131,8 @@ def weigh(
         frozenset(passed),
         frozenset(working),
         alone,
+        alone_gbs,
+        first.outcome,
         own,
         {s.node: s for s in first.suspects},
         words,

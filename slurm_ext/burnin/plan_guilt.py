@@ -59,10 +59,13 @@ def convicted(evidence: Evidence) -> list[str]:
 def by_itself(evidence: Evidence, node: str) -> bool:
     """Say whether a node showed its fault without need of a partner, and often enough."""
     outcomes = evidence.alone.get(node, ())
-    slow_times = sum(1 for outcome in outcomes if outcome == SLOW)
     hint = evidence.hints.get(node)
-    needed = ALONE_TIMES if (hint is not None and hint.local) or len(evidence.nodes) <= 2 else ALONE_TIMES + 1
-    return evidence.own.get(node, 0) >= needed or (OK not in outcomes and slow_times >= ALONE_SLOW_TIMES)
+    # The first run must have shown the same: what is now alone was in it, too.
+    alike = len(evidence.nodes) <= 2 and evidence.first not in (OK, SLOW)
+    needed = ALONE_TIMES if (hint is not None and hint.local) or alike else ALONE_TIMES + 1
+    slow = evidence.first == SLOW and len(outcomes) >= ALONE_SLOW_TIMES and set(outcomes) == {SLOW}
+    speeds = evidence.alone_gbs.get(node, ())
+    return evidence.own.get(node, 0) >= needed or (slow and max(speeds) <= ALIKE * min(speeds))
 
 
 def witnesses(evidence: Evidence, node: str) -> list[str]:
@@ -83,6 +86,9 @@ def counted(evidence: Evidence, node: str, open_: Sequence[str]) -> list[Test]:
     aside = set(open_)
     slow = [t for t in evidence.failed(node) if t.outcome == SLOW and _counts(evidence, node, t, aside)]
     hard = [t for t in evidence.failed(node) if t.outcome != SLOW and t.other(node) in evidence.working]
+    if len(evidence.nodes) <= PARTNERS:
+        # Of so few, what points at the other of the two is not held against this one.
+        hard = [t for t in hard if t.other(node) not in t.suspects or node in t.suspects]
     hard = [] if node in evidence.working else hard
     return _alike(evidence, node, slow) + hard
 
@@ -198,8 +204,16 @@ def _counts(evidence: Evidence, node: str, test: Test, aside: set[str]) -> bool:
             return any(near) and all(any(t.outcome == OK for t in tests) for tests in near if tests)
     if across and evidence.leaf(node):
         return True
+    if not evidence.leaf(node) and not _clean(evidence, partner, {node, *aside}):
+        return False
     now = [t for t in evidence.rows[test.number] if not {node, *aside}.intersection(t.nodes)]
     return not now or _behind(test, now, best=False)
+
+
+def _clean(evidence: Evidence, node: str, aside: set[str]) -> bool:
+    """Say whether a partner does well with most others: one below a bad switch is slow with whom it meets."""
+    outcomes = [t.outcome for t in evidence.of[node] if t.other(node) not in aside]
+    return 2 * outcomes.count(SLOW) <= len(outcomes)
 
 
 def _beside(evidence: Evidence, number: int, side: str, own: str, across: bool, aside: set[str]) -> list[Test]:
@@ -245,6 +259,8 @@ def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_g
     tried = {t.other(node) for t in evidence.of[node]}
     if evidence.company or not tried.issuperset(evidence.beside):
         return False
+    if any(evidence.own.get(n, 0) for n in open_ if n != node) or hard_without(evidence, open_, (node,)):
+        return False  # a node that is at fault otherwise cannot bear witness, and it may have been the only mate
     others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
     # By the speeds that count against it, or by all it had: with two troubles at once either may be the switch's.
     own = [speed for speed in (speed_gbs, _speed(evidence, node, "")) if speed]
@@ -264,6 +280,7 @@ def slow_nodes(evidence: Evidence, open_: Sequence[str]) -> list[str]:
 
 
 def _mostly_slow(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
+    """Say whether a node was slow with most of its partners: again and again with one is a matter of the two."""
     tests = [t for t in evidence.of[node] if t.other(node) not in open_]
-    slow = sum(t.outcome == SLOW for t in tests)
-    return slow >= 3 and slow > 0.6 * len(tests)
+    slow = {t.other(node) for t in tests if t.outcome == SLOW}
+    return len(slow) >= 3 and len(slow) > 0.6 * len({t.other(node) for t in tests})

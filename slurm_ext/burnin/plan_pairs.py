@@ -50,7 +50,7 @@ def confirming(evidence: Evidence, doubtful: Sequence[str], convicted: Sequence[
     pool = [name for name in evidence.nodes if name not in convicted]
     if len(pool) % 2:
         pool.sort(key=lambda name: len(evidence.of[name]))
-    return _Round(evidence, pool, across=across).suspects(doubtful).repeated().rest().groups
+    return _Round(evidence, pool, across=across).suspects(doubtful).rest().groups
 
 
 def crossing(evidence: Evidence) -> Groups:
@@ -124,22 +124,16 @@ class _Round:
                     if not self._met[frozenset((name, other))]:
                         self.add(name, other)
         good = [name for name in self._pool if name in evidence.cleared]
+        turn = 1 if evidence.rounds % 2 == 0 else -1
         # Those of other groups that may sit under the same switch, too.
-        failures = {name: len(evidence.failed(name)) + 1000 * (name in evidence.beside) for name in self._pool}
-        for name in sorted(doubtful, key=lambda n: -failures.get(n, 0)):
-            # Who failed most of those that passed comes first: under a bad switch it passes with its own.
+        failures = {n: turn * len(evidence.failed(n)) + 1000 * (n in evidence.beside) for n in self._pool}
+        for name in sorted(doubtful, key=lambda n: -len(evidence.failed(n))):
+            # By turns one of those that failed most, which may sit under one bad switch with it, and a good witness.
             inside = not self._across and lacks_inside(evidence, name, doubtful)
             told = Counter(test.other(name) for test in counted(evidence, name, doubtful))
             self._choose(name, good, failures, told, sort_first=inside)
         for name in doubtful:
             self._choose(name, [other for other in doubtful if not self._met[frozenset((name, other))]])
-        return self
-
-    def repeated(self) -> _Round:
-        """Take the open pairs that are free: what failed once is tried again."""
-        for pair in open_pairs(self._evidence):
-            if set(pair) <= set(self._pool):
-                self.add(*pair)
         return self
 
     def rest(self) -> _Round:
