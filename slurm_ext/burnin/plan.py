@@ -219,7 +219,7 @@ def _decide(evidence: Evidence, first: GroupResult, guilty: Sequence[str], open_
         words = f"{count} of {len(nodes)} nodes pass with nobody: fabric, placement or software, not a node"
         return plan_words.nobody([n for n in nodes if n in guilty or n in open_], first, "burnin.fabric", words, known)
     if guilty:
-        return plan_words.convict(evidence, guilty)
+        return plan_words.convict(evidence, guilty, open_)
     for name in open_:
         mates = [n for n in nodes if evidence.leaf(n) == evidence.leaf(name)]
         if evidence.leaf(name) and evidence.switches and set(mates) <= set(open_):

@@ -43,8 +43,8 @@ def once(first: GroupResult) -> Decision:
     return Decision(Verdict(WARN, (finding,), f"failed once and passed when repeated ({words})", "burnin.once"))
 
 
-def convict(evidence: Evidence, guilty: Sequence[str]) -> Decision:
-    """These nodes are at fault."""
+def convict(evidence: Evidence, guilty: Sequence[str], open_: Sequence[str] = ()) -> Decision:
+    """These nodes are at fault; of the open ones, which passed with nobody either, nobody can tell."""
     findings = []
     for name in guilty:
         lines = []
@@ -58,7 +58,10 @@ def convict(evidence: Evidence, guilty: Sequence[str]) -> Decision:
             lines.append(evidence.hints[name].why)
         findings.append(Finding(f"burnin.{kind_of(evidence, name)}", f"node:{name}", "drain", tuple(lines)))
     reason = f"{', '.join(guilty)} {findings[0].evidence[0]}"
-    return Decision(Verdict(FAIL, tuple(findings), reason, "burnin.culprit"), tuple(guilty), tuple(guilty))
+    for name in open_:
+        line = f"passes with nobody ({evidence.words.get(name, 'failed')}); the evidence is not enough to convict it"
+        findings.append(Finding("burnin.cannot-tell", f"node:{name}", "warn", (line,)))
+    return Decision(Verdict(FAIL, tuple(findings), reason, "burnin.culprit"), tuple(guilty), (*guilty, *open_))
 
 
 def kind_of(evidence: Evidence, node: str) -> str:

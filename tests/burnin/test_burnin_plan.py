@@ -147,6 +147,15 @@ def test_two_slow_nodes_may_be_one_unknown_switch() -> None:
         assert play(names(12), bad_with_partners("n0", other, kind=HANG))[0].culprits == ("n0", other)
 
 
+def test_beside_a_culprit_who_is_still_open_is_a_suspect() -> None:
+    def fabric(group: tuple[str, ...], run: int) -> str:
+        return HANG if "n0" in group and len(group) > 1 else SLOW if "n7" in group and len(group) > 1 else OK
+
+    decision, _ = play(names(12), fabric)
+    assert (decision.culprits, decision.suspects) == (("n0",), ("n0", "n7"))
+    assert [(f.target, f.action) for f in decision.verdict.findings] == [("node:n0", "drain"), ("node:n7", "warn")]
+
+
 def under(leaf: str, leaves: dict[str, str], *, inside: bool) -> Behaviour:
     def fabric(group: tuple[str, ...], run: int) -> str:
         found = {leaves[name] for name in group}
