@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin import plan_evidence, plan_guilt, plan_pairs, plan_words
+from slurm_ext.burnin import plan_guilt, plan_pairs, plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Round, RoundResult
 from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 from slurm_ext.verdict import FAIL, WARN, Verdict
@@ -107,8 +107,15 @@ def _scopes(
             members, first, [done for done in rounds if done], leaves=leaves, cleared=passed & frozenset(borrowed)
         )
         scopes.append((first, evidence._replace(beside=tuple(n for n in beside if n in borrowed))))
-    slow = [bool(plan_guilt.slow_nodes(e, plan_evidence.doubtful(e))) for _, e in scopes]
-    return [(first, e._replace(company=sum(slow) - slow[i] > 0)) for i, (first, e) in enumerate(scopes)]
+    # A switch may lie below two groups: until it is known that another one only dipped, it may be the same trouble.
+    unsettled = [
+        not isinstance(found := _one_scope(evidence, first), Decision) or found.verdict.verdict == FAIL
+        for first, evidence in scopes
+    ]
+    return [
+        (first, evidence._replace(company=sum(unsettled) - unsettled[i] > 0))
+        for i, (first, evidence) in enumerate(scopes)
+    ]
 
 
 def _one_scope(evidence: Evidence, first: GroupResult) -> Round | Decision:

@@ -37,6 +37,9 @@ AS_SLOW = 1.1
 #: Two nodes whose middle speeds differ by more than this are not slow by one switch.
 ONE_SWITCH = 1.5
 
+#: Where switches are not known, so many tests must be with nodes next to it in Slurm's order, which may share its switch.
+NEAR, NEAR_TESTS = 3, 3
+
 #: A slow test counts only below this share of what others showed at the same time: in a storm all are slow.
 BEHIND = 0.85
 
@@ -105,12 +108,13 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     calm = _bystanders(evidence, open_)
     weight_slow, weight_hard = _weights(evidence, node, calm, max(speeds, default=0.0))
     if len(tests) - times >= 2:
-        # Three failures of one kind are enough where nothing else fails like that.
+        # Three failures of one kind are enough where nothing else fails like that, and the first run did.
         kinds = {_kind(t) for t in tests}
         as_slow = _as_slow(calm, max(speeds, default=0.0))
-        if kinds == {SLOW} and len(open_) == 1 and len(calm) >= CALM_TESTS and not as_slow:
+        if kinds == {SLOW} == {evidence.first} and len(open_) == 1 and len(calm) >= CALM_TESTS and not as_slow:
             return True
         only = not hard_without(evidence, open_, (node,))
+        only = only and evidence.first != SLOW
         if len(kinds) == 1 and SLOW not in kinds and len(tests) >= 3 and only and weight_hard >= HARD_WEIGHT:
             return True
     weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in tests]
@@ -261,10 +265,30 @@ def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_g
         return False
     if any(evidence.own.get(n, 0) for n in open_ if n != node) or hard_without(evidence, open_, (node,)):
         return False  # a node that is at fault otherwise cannot bear witness, and it may have been the only mate
-    others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
+    if sum(t.outcome == SLOW and t.other(node) in near(evidence, node) for t in evidence.of[node]) < NEAR_TESTS:
+        return False
     # By the speeds that count against it, or by all it had: with two troubles at once either may be the switch's.
     own = [speed for speed in (speed_gbs, _speed(evidence, node, "")) if speed]
+    if any(
+        len(_as_slow_with(evidence, name, node, speed)) >= 3 for name in evidence.nodes for speed in own if name != node
+    ):
+        return False
+    others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
     return not any(1 / ONE_SWITCH <= other / speed <= ONE_SWITCH for other in others for speed in own)
+
+
+def near(evidence: Evidence, node: str) -> set[str]:
+    """Return the nodes next to one in Slurm's order: who sits under its switch is most likely among them."""
+    nodes = evidence.nodes
+    place = nodes.index(node)
+    beside = {nodes[(place + step) % len(nodes)] for step in range(-NEAR, NEAR + 1)}
+    return beside - {node} | set(evidence.beside)
+
+
+def _as_slow_with(evidence: Evidence, node: str, without: str, speed_gbs: float) -> set[str]:
+    """Return the partners, but one, with which a node was as slow as a speed, neither more nor less."""
+    tests = [t for t in evidence.of[node] if t.outcome == SLOW and without not in t.nodes]
+    return {t.other(node) for t in tests if 1 / ALIKE <= (t.busbw_gbs or 0.0) / speed_gbs <= ALIKE}
 
 
 def _speed(evidence: Evidence, node: str, without: str) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_ext.burnin.model import OK, SLOW
 from slurm_ext.burnin.plan_evidence import Evidence
-from slurm_ext.burnin.plan_guilt import counted, lacks_inside
+from slurm_ext.burnin.plan_guilt import counted, lacks_inside, near
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -128,9 +128,12 @@ class _Round:
         # Those of other groups that may sit under the same switch, too.
         failures = {n: turn * len(evidence.failed(n)) + 1000 * (n in evidence.beside) for n in self._pool}
         for name in sorted(doubtful, key=lambda n: -len(evidence.failed(n))):
-            # By turns one of those that failed most, which may sit under one bad switch with it, and a good witness.
             inside = not self._across and lacks_inside(evidence, name, doubtful)
             told = Counter(test.other(name) for test in counted(evidence, name, doubtful))
+            if not evidence.leaf(name) and turn > 0:
+                # It may share a switch, and then do well, with those next to it in Slurm's order.
+                beside = near(evidence, name)
+                self._choose(name, [other for other in good if other in beside], failures, told)
             self._choose(name, good, failures, told, sort_first=inside)
         for name in doubtful:
             self._choose(name, [other for other in doubtful if not self._met[frozenset((name, other))]])
