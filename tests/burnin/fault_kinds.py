@@ -29,6 +29,7 @@ class FaultKind(NamedTuple):
     verdicts: tuple[str, ...] = (FAIL,)
     nodes: int = 4
     transport: str = "socket"
+    deadline_s: float = 15.0  # who hangs costs every round its limit, a share of this
 
     @property
     def convicted(self) -> tuple[str, ...]:
@@ -44,25 +45,33 @@ def _harmless(name: str, culprit: str, keys: Mapping[str, object], **more: objec
 #: slow, since what the ranks did is measured, and not how long it would go on.
 _SLOW = ("burnin.slow", "burnin.hang")
 
+#: Slow rounds take the same time under every deadline, and it takes more of them to convict.
+_LONG_S = 40.0
+
+
+def _slow(name: str, culprit: str, keys: Mapping[str, object]) -> FaultKind:
+    return FaultKind(name, culprit, keys, _SLOW, deadline_s=_LONG_S)
+
+
 KINDS: tuple[FaultKind, ...] = (
-    FaultKind("delay", "n2", {"nccl.delay_ms": 500}, _SLOW),
-    FaultKind("rate", "n0", {"nccl.rate_mbit": 8}, _SLOW),
-    FaultKind("rail", "n2", {"gpu.1.nccl.rate_mbit": 4}, _SLOW),
+    _slow("delay", "n2", {"nccl.delay_ms": 500}),
+    _slow("rate", "n0", {"nccl.rate_mbit": 8}),
+    _slow("rail", "n2", {"gpu.1.nccl.rate_mbit": 4}),
     FaultKind("flip-sent", "n1", {"nccl.wrong_result": "send", "nccl.flip_offset": 4321}, ("burnin.wrong",)),
     FaultKind("flip-received", "n3", {"nccl.wrong_result": "recv", "nccl.flip_offset": 77}, ("burnin.wrong",)),
     FaultKind("hang-init", "n0", {"nccl.hang": "init"}, ("burnin.hang",)),
-    FaultKind("hang-iteration", "n1", {"nccl.hang": "allreduce:3"}, _SLOW),
-    FaultKind("hang-one-gpu", "n2", {"gpu.1.nccl.hang": "allreduce:6"}, _SLOW),
+    _slow("hang-iteration", "n1", {"nccl.hang": "allreduce:3"}),
+    _slow("hang-one-gpu", "n2", {"gpu.1.nccl.hang": "allreduce:6"}),
     FaultKind("hang-abort", "n3", {"nccl.hang": "allreduce,abort"}, ("burnin.hang",)),
     FaultKind("crash-init", "n2", {"nccl.crash": "init"}, ("burnin.error",)),
     FaultKind("crash-iteration", "n0", {"nccl.crash": "allreduce:3"}, ("burnin.error",)),
     FaultKind("stop-init", "n1", {"nccl.stop": "init"}, ("burnin.hang",)),
-    FaultKind("stop-iteration", "n3", {"gpu.0.nccl.stop": "allreduce:2"}, ("burnin.hang",)),
+    _slow("stop-iteration", "n3", {"gpu.0.nccl.stop": "allreduce:2"}),
     FaultKind("error-code", "n2", {"nccl.error": 3, "nccl.error_at": "allreduce:2"}, ("burnin.error",)),
     FaultKind("missing-rank", "n1", {"gpu.1.nccl.absent": 1}, ("burnin.error",)),
     FaultKind("lost-gpu", "n3", {"gpu.1.lost": 1}, ("burnin.error",)),
     FaultKind("driver-hangs", "n2", {"cuda.hang": "init"}, ("burnin.hang",)),
-    FaultKind("dstate-iteration", "n1", {"nccl.dstate_file": FROZEN, "nccl.dstate": "allreduce:2"}, ("burnin.hang",)),
+    _slow("dstate-iteration", "n1", {"nccl.dstate_file": FROZEN, "nccl.dstate": "allreduce:2"}),
     FaultKind("dstate-init", "n2", {"nccl.dstate_file": FROZEN, "nccl.dstate": "init"}, ("burnin.hang",)),
     FaultKind("dstate-driver", "n3", {"cuda.dstate_file": FROZEN}, ("burnin.hang",)),
     FaultKind("socket", "n1", {"nccl.claims": "socket"}, ("nccl-socket-fallback",), nodes=3, transport="efa"),

@@ -17,8 +17,6 @@ from slurm_ext.lab import frozen
 
 Make = Callable[..., Cluster]
 
-DEADLINE_S = 15.0
-
 #: What a hook may take beyond its deadline.
 OVERRUN_S = 2.0
 
@@ -42,7 +40,7 @@ def spoiled(make_cluster: Make, kind: FaultKind, stuck: Path | None) -> Cluster:
     """Return a cluster one node of which has the fault."""
     cluster = make_cluster(
         kind.nodes,
-        deadline_s=DEADLINE_S,
+        deadline_s=kind.deadline_s,
         sustain_s=0.2,
         floor_busbw_gbs=FLOOR_GBS,
         pair_floor_busbw_gbs=FLOOR_GBS,
@@ -66,7 +64,7 @@ def check(cluster: Cluster, kind: FaultKind, outcomes: dict[str, Outcome]) -> No
     assert {f.target for f in drained} == {f"node:{name}" for name in kind.convicted}
     assert {f.id for f in drained} <= set(kind.findings)
     worst = max(o.seconds for o in outcomes.values())
-    assert worst <= DEADLINE_S + OVERRUN_S
+    assert worst <= kind.deadline_s + OVERRUN_S
 
 
 def until_gone(folder: Path) -> None:
