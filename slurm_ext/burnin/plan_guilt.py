@@ -102,7 +102,7 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     if speeds and not _not_the_switch(evidence, node, open_, speeds[len(speeds) // 2]):
         tests = [t for t in tests if t.outcome != SLOW]
     partners = Counter(t.other(node) for t in tests)
-    if len(partners) < min(PARTNERS, len(evidence.nodes) - 1):
+    if not partners or len(partners) < min(PARTNERS, len(evidence.nodes) - 1):
         return False
     most, times = partners.most_common(1)[0]
     calm = _bystanders(evidence, open_)
@@ -117,10 +117,12 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
         only = only and evidence.first != SLOW
         if len(kinds) == 1 and SLOW not in kinds and len(tests) >= 3 and only and weight_hard >= HARD_WEIGHT:
             return True
+    # With two partners only, all that speaks against a bad pair is what happened with one other node.
+    beyond_pair = WEIGHT_BEYOND_PAIR * (1.5 if len(evidence.nodes) <= PARTNERS else 1.0)
     weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in tests]
     return (
         sum(w for _, w in weights) >= WEIGHT + math.log10(len(evidence.nodes))
-        and sum(w for t, w in weights if t.other(node) != most) >= WEIGHT_BEYOND_PAIR
+        and sum(w for t, w in weights if t.other(node) != most) >= beyond_pair
     )
 
 
@@ -269,9 +271,7 @@ def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_g
         return False
     # By the speeds that count against it, or by all it had: with two troubles at once either may be the switch's.
     own = [speed for speed in (speed_gbs, _speed(evidence, node, "")) if speed]
-    if any(
-        len(_as_slow_with(evidence, name, node, speed)) >= 3 for name in evidence.nodes for speed in own if name != node
-    ):
+    if any(_often_as_slow(evidence, name, node, speed) for name in evidence.nodes for speed in own if name != node):
         return False
     others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
     return not any(1 / ONE_SWITCH <= other / speed <= ONE_SWITCH for other in others for speed in own)
@@ -285,10 +285,12 @@ def near(evidence: Evidence, node: str) -> set[str]:
     return beside - {node} | set(evidence.beside)
 
 
-def _as_slow_with(evidence: Evidence, node: str, without: str, speed_gbs: float) -> set[str]:
-    """Return the partners, but one, with which a node was as slow as a speed, neither more nor less."""
-    tests = [t for t in evidence.of[node] if t.outcome == SLOW and without not in t.nodes]
-    return {t.other(node) for t in tests if 1 / ALIKE <= (t.busbw_gbs or 0.0) / speed_gbs <= ALIKE}
+def _often_as_slow(evidence: Evidence, node: str, without: str, speed_gbs: float) -> bool:
+    """Say whether a node was as slow as a speed, neither more nor less, with three partners and nearly half the time: it may
+    sit below one switch with the node `without`."""
+    tests = [t for t in evidence.of[node] if without not in t.nodes]
+    alike = [t for t in tests if t.outcome == SLOW and 1 / ALIKE <= (t.busbw_gbs or 0.0) / speed_gbs <= ALIKE]
+    return len({t.other(node) for t in alike}) >= 3 and len(alike) > 0.45 * len(tests)
 
 
 def _speed(evidence: Evidence, node: str, without: str) -> float:

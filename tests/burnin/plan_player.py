@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_ext.burnin import plan
-from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, RoundResult, Suspect
+from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Round, RoundResult, Suspect
 
 #: From (group, number of the run) to how the group does.
 Behaviour = Callable[[tuple[str, ...], int], str]
@@ -33,6 +33,8 @@ def play(
     history: list[RoundResult] = []
     runs = 0
     for _ in range(limit):
+        early = plan.next_step(nodes, history, leaves=leaves, **{**more, "conclude": True})
+        assert isinstance(early, Round) or set(early.culprits) <= set(nodes), "time may be up at any moment"
         step = plan.next_step(nodes, history, leaves=leaves, **more)
         if isinstance(step, Decision):
             return step, history
