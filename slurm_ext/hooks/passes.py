@@ -141,8 +141,10 @@ def _stack(settings: Settings, node: str) -> bytes:
                 driver = driver or stream.readline().strip()
         except OSError:
             continue
-    below = os.path.join(settings.site.prefix, "current")
+    prefix = settings.site.prefix
+    below = os.path.join(prefix, "current")
     candidates = [burnin.cuda_library, burnin.nccl_library, os.path.join(below, "nccl", "libnccl.so.2")]
+    candidates.append(os.path.join(prefix, "nccl", "current", "lib", "libnccl.so.2"))  # what install --nccl placed
     try:  # the packaged wheel's place; a release of ours has one Python
         pythons = sorted(os.listdir(os.path.join(below, "venv", "lib")))
     except OSError:

@@ -189,7 +189,12 @@ def test_another_driver_library_or_floor_is_another_stack(tmp_path):
     wheel.parent.mkdir(parents=True)
     wheel.write_text("packaged")
     seen.add(passes.stack(settings, "n0"))
-    assert len(seen) == 5
+    delivered = tmp_path / "prefix/nccl/cu12-2.30.4/lib/libnccl.so.2"
+    delivered.parent.mkdir(parents=True)
+    delivered.write_text("delivered")
+    (tmp_path / "prefix/nccl/current").symlink_to("cu12-2.30.4")
+    seen.add(passes.stack(settings, "n0"))
+    assert len(seen) == 6
 
 
 def test_a_library_on_a_file_system_that_hangs_makes_no_stack(tmp_path, monkeypatch):
