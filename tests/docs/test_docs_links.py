@@ -116,6 +116,9 @@ def source_ids() -> set[str]:
     """Return the event names, rules, finding ids and file names that stand in our code as text."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "slurm_ext").rglob("*.py"))
     steps = re.findall(r"self\.step\(\s*attempt, \"(\w+)\"", code)  # their events are resume.STEP
+    steps += re.findall(r"\bstep: str = \"(\w+)\"", code)
+    for names in re.findall(r"^[A-Z_, ]*_STEP = (\".*\")$", code, re.MULTILINE):
+        steps += re.findall(r"\"([\w-]+)\"", names)
     whole = re.findall(r"\"([a-z][a-z0-9_]*(?:\.[a-z0-9_-]+)+)\"", code)
     convicted = re.findall(r"\b(slow|wrong|hang|error)\b", code)  # what a convicted node did: burnin.WORD
     return {*whole, *(f"resume.{step}" for step in steps), *(f"burnin.{word}" for word in convicted)}
