@@ -315,6 +315,28 @@ def test_events_follow_their_stream(child: Child, node: Callable[..., Path]) -> 
     assert said == [[0, 0, 0], [0, 600, 600], [600], [0, 0, 0], [0, True], [0, 0, 0]]
 
 
+def test_who_saw_the_last_event_finds_the_stream_idle(child: Child, node: Callable[..., Path]) -> None:
+    """As with a driver. Many times over: the wrong order of both shows in one of hundreds."""
+    text = """
+        cuda.cuInit(0)
+        context()
+        stream, end = c_void_p(), c_void_p()
+        cuda.cuStreamCreate(byref(stream), 1)
+        cuda.cuEventCreate(byref(end), 2)
+        seen = set()
+        for _ in range(3000):
+            cuda.cuEventRecord(end, stream)
+            while cuda.cuEventQuery(end):
+                pass
+            seen.add(cuda.cuStreamQuery(stream))
+            cuda.cuEventRecord(end, stream)
+            cuda.cuEventSynchronize(end)
+            seen.add(cuda.cuStreamQuery(stream))
+        say(*seen)
+    """
+    assert child(text, node()) == [[0]]
+
+
 def test_lost_gpu_fails_running_and_new_processes(child: Child, node: Callable[..., Path]) -> None:
     hardware = node()
     text = """

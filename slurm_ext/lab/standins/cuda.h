@@ -77,6 +77,7 @@ void fm_context_fail(struct context *context, CUresult error);
 /* cuda_stream.c */
 CUresult fm_stream_resolve(struct context *context, CUstream handle, struct stream **stream);
 CUresult fm_stream_push(struct stream *stream, stream_work work, void *argument);
+CUresult fm_stream_push_mark(struct stream *stream, stream_work work, void *argument); /* short work, no waiting */
 void fm_stream_order(struct context *context, struct stream *stream); /* null stream against blocking ones */
 void fm_context_drain_default(struct context *context); /* wait for the null stream and all blocking streams */
 void fm_context_drain(struct context *context);         /* wait for every stream */

@@ -115,7 +115,7 @@ static CUresult push_event(CUevent event, CUstream handle, stream_work work, int
     *recording = (struct recording){event, event->recorded};
     pthread_mutex_unlock(&event->lock);
     fm_stream_order(context, stream);
-    result = fm_stream_push(stream, work, recording);
+    result = record ? fm_stream_push_mark(stream, work, recording) : fm_stream_push(stream, work, recording);
     if (result) {
         event_drop(event);
         free(recording);

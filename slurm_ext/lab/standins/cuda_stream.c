@@ -13,6 +13,7 @@
 struct operation {
     stream_work work;
     void *argument;
+    int is_mark; /* done and counted as done in one step, under the stream's lock */
     struct operation *next;
 };
 
@@ -51,10 +52,14 @@ static void *stream_thread(void *argument)
         stream->first = operation->next;
         if (!stream->first)
             stream->last = NULL;
-        pthread_mutex_unlock(&stream->lock);
-        operation->work(operation->argument);
+        if (operation->is_mark) {
+            operation->work(operation->argument);
+        } else {
+            pthread_mutex_unlock(&stream->lock);
+            operation->work(operation->argument);
+            pthread_mutex_lock(&stream->lock);
+        }
         free(operation);
-        pthread_mutex_lock(&stream->lock);
         stream->done++;
         pthread_cond_broadcast(&stream->changed);
     }
@@ -77,12 +82,12 @@ struct stream *fm_stream_new(struct context *context, int nonblocking)
     return stream;
 }
 
-CUresult fm_stream_push(struct stream *stream, stream_work work, void *argument)
+static CUresult push(struct stream *stream, stream_work work, void *argument, int is_mark)
 {
     struct operation *operation = malloc(sizeof *operation);
     if (!operation)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *operation = (struct operation){work, argument, NULL};
+    *operation = (struct operation){work, argument, is_mark, NULL};
     pthread_mutex_lock(&stream->lock);
     if (!stream->running) {
         pthread_t thread;
@@ -105,6 +110,17 @@ CUresult fm_stream_push(struct stream *stream, stream_work work, void *argument)
     pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
     return CUDA_SUCCESS;
+}
+
+CUresult fm_stream_push(struct stream *stream, stream_work work, void *argument)
+{
+    return push(stream, work, argument, 0);
+}
+
+/* As a driver has it: who saw the last event happen finds the stream idle. Work that waits must not be pushed here. */
+CUresult fm_stream_push_mark(struct stream *stream, stream_work work, void *argument)
+{
+    return push(stream, work, argument, 1);
 }
 
 static void stream_wait(struct stream *stream, uint64_t mark)
