@@ -43,14 +43,21 @@ def munged(folder: Path, key: bytes, *, env: Mapping[str, str] | None = None) ->
     )
     try:
         deadline = time.monotonic() + LONG_S
-        while not path.exists():
+        # Its socket is there before it listens, and the file with its pid comes after that.
+        while not (listens(path) and (folder / "pid").exists() and (folder / "pid").read_text().strip()):
             assert daemon.poll() is None, "munged ended"
-            assert time.monotonic() < deadline, "munged made no socket"
+            assert time.monotonic() < deadline, "munged does not listen"
             time.sleep(0.02)
         yield str(path)
     finally:
         daemon.kill()
         daemon.wait(10)
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(LONG_S)
+        return probe.connect_ex(str(path)) == 0
 
 
 def pump(
