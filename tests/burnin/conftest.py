@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,7 +40,10 @@ class Cluster:
         self.folder, self.nodes, self.gpus = folder, tuple(f"n{i}" for i in range(nodes)), gpus
         key = _site_key()
         table = folder / "addresses"
-        table.write_text("".join(f"{name} 127.0.0.{2 + i}\n" for i, name in enumerate(self.nodes)))
+        # A network of its own: the ports follow from the job's key, which is the same in all tests and all their runs.
+        network = f"127.{secrets.randbelow(200) + 50}.{secrets.randbelow(256)}"
+        self.addresses = {name: f"{network}.{2 + i}" for i, name in enumerate(self.nodes)}
+        table.write_text("".join(f"{name} {address}\n" for name, address in self.addresses.items()))
         for name in self.nodes:
             self.hardware(name)
             state = folder / name / "state"

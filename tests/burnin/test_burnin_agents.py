@@ -247,7 +247,7 @@ def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make) -> None:
 def test_a_stranger_on_the_first_port_is_passed_by(make_cluster: Make) -> None:
     cluster = make_cluster(2)
     ports = surroundings.ports(cluster.job("n0").key, cluster.settings.burnin)
-    with socket.create_server(("127.0.0.2", ports[0])):
+    with socket.create_server((cluster.addresses["n0"], ports[0])):
         outcome = agreed(cluster.run())
     assert outcome.verdict.verdict == PASS
 

@@ -271,7 +271,8 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
     ports = surroundings.ports(job.key, cluster.settings.burnin)
     deadline = time.monotonic() + 20
     tries = 0
-    hub.connect("n0", "127.0.0.2", ports[0], source="127.0.0.4")
+    there, here = cluster.addresses["n0"], cluster.addresses[node]
+    hub.connect("n0", there, ports[0], source=here)
     while time.monotonic() < deadline:
         for event in hub.poll(0.1):
             if event.kind == "up":
@@ -279,7 +280,7 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
             elif event.kind == "down":
                 tries += 1
                 time.sleep(0.1)
-                hub.connect("n0", "127.0.0.2", ports[tries % len(ports)], source="127.0.0.4")
+                hub.connect("n0", there, ports[tries % len(ports)], source=here)
             elif event.kind == "message" and event.body.get("t") == "verdict":
                 hub.close()
                 outcome = event.body["outcome"]
@@ -297,7 +298,7 @@ def test_two_that_lead_find_each_other_and_the_smaller_part_gives_up(
     table = (cluster.folder / "addresses").read_text()
     for name in cluster.nodes:
         own = cluster.folder / name / "addresses"
-        own.write_text(table.replace("n0 127.0.0.2\n", "") if name in blind else table)
+        own.write_text(table.replace(f"n0 {cluster.addresses['n0']}\n", "") if name in blind else table)
     burnin = cluster.settings.burnin._replace(addresses=f"{cluster.folder}/%n/addresses", rendezvous_s=16.0)
     site = cluster.settings.site._replace(slurm_bin="/nonexistent")
     cluster.settings = cluster.settings._replace(burnin=burnin, site=site)

@@ -35,12 +35,12 @@ class Bench:
         self.looks: dict[str, EfaLook] = {}
         self.messages: list[tuple[str, dict[str, Any]]] = []
         plan = WorkerPlan(0, str(libraries / "libcuda.so.1"), (str(libraries / "libnccl.so.2"),), 2.0)
-        for place, name in enumerate(cluster.nodes):
+        for name in cluster.nodes:
             logs = cluster.folder / name / "logs"
             logs.mkdir()
             site, burnin = cluster.settings.site, cluster.settings.burnin
             environment = surroundings.worker_environment(
-                site, burnin, node=name, address=f"127.0.0.{2 + place}", log_folder=str(logs)
+                site, burnin, node=name, address=cluster.addresses[name], log_folder=str(logs)
             )
             self.looks[name] = EfaLook(str(logs), str(cluster.folder / name / "root"))
             pool = Pool(
