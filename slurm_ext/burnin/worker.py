@@ -23,11 +23,12 @@ from slurm_ext.burnin.traffic import CHECKS as CHECKS
 from slurm_ext.burnin.traffic import Sustained, Traffic
 from slurm_ext.errors import FmslurmError
 
-#: Between two looks at events and communicator. Times are taken by the GPU, so this adds nothing to them.
-POLL_S = 0.004
+#: Between two looks at events and communicator (seconds): at least, at most, and by what was waited already. Times are taken by
+#: the GPU, so this adds nothing to them; and a look that is late by a part of what it waits for leaves the GPU its next batch.
+LEAST_PAUSE_S, MOST_PAUSE_S, PAUSE_SHARE = 0.002, 0.025, 0.25
 
 #: NCCL queues a collective of a non-blocking communicator on a thread of its own (ncclGroupEnd in src/group.cc), and none may
-#: follow before that is done: some ten microseconds. A pause of POLL_S after each would starve the GPU.
+#: follow before that is done: some ten microseconds. A pause after each would starve the GPU.
 SPIN_S = 0.002
 
 #: Sooner (seconds) no run is given up as too slow: a busy machine stalls for so long.
@@ -35,6 +36,11 @@ SLOW_S = 1.5
 
 #: How long a rank that found itself too slow waits for the order to stop.
 TOGETHER_S = 1.0
+
+
+def pause(waited_s: float) -> float:
+    """Return how long (seconds) to pause before the next look at what has been waited for so long."""
+    return min(MOST_PAUSE_S, max(LEAST_PAUSE_S, PAUSE_SHARE * waited_s))
 
 
 class Stopped(Exception):
@@ -118,8 +124,9 @@ class Worker:
             if done():
                 return
             os.sched_yield()
+        pause_s = LEAST_PAUSE_S
         while not done():
-            self._pump(POLL_S)
+            self._pump(pause_s)
             if self._stopped():
                 self._slowest_s = max(self._slowest_s, time.monotonic() - started)
                 raise Stopped
@@ -127,6 +134,7 @@ class Worker:
             if limit_s and (now - started > limit_s or self._behind(now)):
                 self._slowest_s = max(self._slowest_s, now - started)
                 raise TooSlow
+            pause_s = pause(now - started)
 
     def _behind(self, now: float) -> bool:
         """Say whether what ran since the ranks are connected took three times as long as it may at the floor."""
@@ -196,8 +204,8 @@ class Worker:
             # The others are still in the collective, and our leaving would look like an error there: leave together.
             self.tell(t="slow", round=self._round)
             leave_at = time.monotonic() + TOGETHER_S
-            while time.monotonic() < leave_at and not self._stopped():
-                self._pump(POLL_S)
+            while (left_s := leave_at - time.monotonic()) > 0 and not self._stopped():
+                self._pump(left_s)
         self._abort()
         return report
 
@@ -240,9 +248,10 @@ class Worker:
         if limit_s := float(order.get("limit_s", 0.0)):
             left_s = traffic.agree_left(begun + limit_s - time.monotonic())
             iterations = agreement.affordable(iterations, mean_us, left_s)
-            sustain_s = agreement.sustainable(sustain_s, left_s - iterations * mean_us / 1e6)
         times_ms = traffic.measure(iterations)
         median_ms = agreement.median(times_ms)
+        if limit_s and sustain_s > 0:  # by what it took, which a busy machine's warm-up does not foretell
+            sustain_s = agreement.sustainable(sustain_s, traffic.agree_left(begun + limit_s - time.monotonic()))
         sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
         self.phase("done")
         nccl.finalize()
