@@ -34,11 +34,15 @@ ALIKE, ALIKE_WEIGHT = 1.3, 0.3
 #: What bystanders show counts as slow as a node's own failures up to this factor of their fastest.
 AS_SLOW = 1.1
 
+#: Below this share of what pairs do that pass, slowness is of another sort than dips: it comes as seldom as a hang, and its
+#: speeds need not agree.
+FAR = 1 / 8
+
 #: Two nodes whose middle speeds differ by more than this are not slow by one switch.
 ONE_SWITCH = 1.5
 
-#: Where switches are not known, so many tests must be with nodes next to it in Slurm's order, which may share its switch.
-NEAR, NEAR_TESTS = 3, 3
+#: Where switches are not known, so many tests must be with nodes next to it in Slurm's order, on either side.
+NEAR, NEAR_TESTS = 3, 2
 
 #: A slow test counts only below this share of what others showed at the same time: in a storm all are slow.
 BEHIND = 0.85
@@ -99,7 +103,7 @@ def counted(evidence: Evidence, node: str, open_: Sequence[str]) -> list[Test]:
 def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     tests = counted(evidence, node, open_)
     speeds = sorted(t.busbw_gbs or 0.0 for t in tests if t.outcome == SLOW)
-    if speeds and not _not_the_switch(evidence, node, open_, speeds[len(speeds) // 2]):
+    if speeds and not _not_the_switch(evidence, node, open_, tests, speeds[len(speeds) // 2]):
         tests = [t for t in tests if t.outcome != SLOW]
     partners = Counter(t.other(node) for t in tests)
     if not partners or len(partners) < min(PARTNERS, len(evidence.nodes) - 1):
@@ -119,7 +123,9 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
             return True
     # With two partners only, all that speaks against a bad pair is what happened with one other node.
     beyond_pair = WEIGHT_BEYOND_PAIR * (1.5 if len(evidence.nodes) <= PARTNERS else 1.0)
-    weights = [(t, weight_slow if t.outcome == SLOW else weight_hard) for t in tests]
+    weight_far = _weight(sum(_far(evidence, t) for t in calm), len(calm), _HARD_PRIOR)
+    slow = {t: max(weight_slow, weight_far) if _far(evidence, t) else weight_slow for t in tests}
+    weights = [(t, slow[t] if t.outcome == SLOW else weight_hard) for t in tests]
     return (
         sum(w for _, w in weights) >= WEIGHT + math.log10(len(evidence.nodes))
         and sum(w for t, w in weights if t.other(node) != most) >= beyond_pair
@@ -173,6 +179,7 @@ def _as_slow(tests: Sequence[Test], speed_gbs: float) -> int:
 def _alike(evidence: Evidence, node: str, tests: Sequence[Test]) -> list[Test]:
     """Return the most of these tests whose speeds, by those of the others in their rounds, lie within a factor."""
     speeds = []
+    far = [test for test in tests if _far(evidence, test)]
     for test in tests:
         others = sorted(t.busbw_gbs or 0.0 for t in evidence.rows[test.number] if node not in t.nodes)
         usual = others[len(others) // 2] if others else 0.0
@@ -180,7 +187,13 @@ def _alike(evidence: Evidence, node: str, tests: Sequence[Test]) -> list[Test]:
     best: list[Test] = []
     for low, _ in speeds:
         best = max(best, [test for speed, test in speeds if low <= speed <= ALIKE * low], key=len)
-    return best
+    return far if len(far) >= len(best) else best
+
+
+def _far(evidence: Evidence, test: Test) -> bool:
+    """Say whether a test was slow beyond what any dip does, by the middle of the pairs that passed."""
+    passed = sorted(t.busbw_gbs for t in evidence.tests if t.outcome == OK and t.busbw_gbs)
+    return test.outcome == SLOW and bool(passed) and (test.busbw_gbs or 0.0) < FAR * passed[len(passed) // 2]
 
 
 def _weight(failed: int, tests: int, prior: tuple[float, float]) -> float:
@@ -254,20 +267,22 @@ def _slow_inside(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
     return any(_counts(evidence, node, t, set(open_)) for t in inside)
 
 
-def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_gbs: float) -> bool:
-    """Say whether slowness (in the middle to `speed_gbs`) is the node's, not that of the switch above it.
+def _not_the_switch(
+    evidence: Evidence, node: str, open_: Sequence[str], tests: Sequence[Test], speed_gbs: float
+) -> bool:
+    """Say whether slowness (these tests, in the middle to `speed_gbs`) is the node's, not that of the switch above it.
 
     Where leaf switches are known, it must be slow below its own. Where not, two nodes that are as slow may sit under one bad
     switch, and so may one that is slow always beside another that is slow mostly.
     """
     if evidence.leaf(node):
         return not evidence.switches or _slow_inside(evidence, node, open_)
-    tried = {t.other(node) for t in evidence.of[node]}
-    if evidence.company or not tried.issuperset(evidence.beside):
+    if evidence.company or not set(evidence.beside) <= {t.other(node) for t in tests}:
         return False
     if any(evidence.own.get(n, 0) for n in open_ if n != node) or hard_without(evidence, open_, (node,)):
         return False  # a node that is at fault otherwise cannot bear witness, and it may have been the only mate
-    if sum(t.outcome == SLOW and t.other(node) in near(evidence, node) for t in evidence.of[node]) < NEAR_TESTS:
+    needed = 1 if len(tests) <= PARTNERS else NEAR_TESTS
+    if any(sum(t.other(node) in side for t in tests) < needed for side in near(evidence, node)):
         return False
     # By the speeds that count against it, or by all it had: with two troubles at once either may be the switch's.
     own = [speed for speed in (speed_gbs, _speed(evidence, node, "")) if speed]
@@ -277,12 +292,13 @@ def _not_the_switch(evidence: Evidence, node: str, open_: Sequence[str], speed_g
     return not any(1 / ONE_SWITCH <= other / speed <= ONE_SWITCH for other in others for speed in own)
 
 
-def near(evidence: Evidence, node: str) -> set[str]:
-    """Return the nodes next to one in Slurm's order: who sits under its switch is most likely among them."""
+def near(evidence: Evidence, node: str) -> tuple[set[str], set[str]]:
+    """Return the nodes before and behind one in Slurm's order: who sits under its switch is most likely among them, and at
+    the edge of a switch only on one side."""
     nodes = evidence.nodes
     place = nodes.index(node)
-    beside = {nodes[(place + step) % len(nodes)] for step in range(-NEAR, NEAR + 1)}
-    return beside - {node} | set(evidence.beside)
+    before = {nodes[(place - step) % len(nodes)] for step in range(1, NEAR + 1)} - {node}
+    return before, {nodes[(place + step) % len(nodes)] for step in range(1, NEAR + 1)} - {node}
 
 
 def _often_as_slow(evidence: Evidence, node: str, without: str, speed_gbs: float) -> bool:
