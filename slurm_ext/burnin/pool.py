@@ -46,12 +46,12 @@ class Pool:
         unwatch: Callable[[int], None],
         changed: Callable[[tuple[int, ...]], None] = lambda pids: None,
     ) -> None:
-        """`changed` is told the pids whenever a worker was started."""
+        """`changed` is told the pids of all that are there whenever a worker was started."""
         self._plans, self._environment = plans, environment
         self._more: dict[str, str] = {}
         self._watch, self._unwatch, self._changed = watch, unwatch, changed
         self._children: dict[int, _Child] = {}
-        self._gone: list[int] = []
+        self._gone: dict[int, int] = {}  # killed and not collected yet: pid -> GPU
 
     def alive(self, gpu: int) -> bool:
         """Say whether the worker of a GPU is there."""
@@ -69,7 +69,7 @@ class Pool:
         ours.setblocking(False)
         self._children[gpu] = _Child(pid, ours)
         self._watch(ours.fileno(), gpu)
-        self._changed(tuple(child.pid for child in self._children.values()))
+        self._changed((*(child.pid for child in self._children.values()), *self._gone))
 
     def set_environment(self, more: Mapping[str, str]) -> None:
         """Give workers that start from now on these variables, too."""
@@ -149,7 +149,7 @@ class Pool:
         child = self._children.pop(gpu)
         self._unwatch(child.sock.fileno())
         child.sock.close()
-        self._gone.append(child.pid)
+        self._gone[child.pid] = gpu
         return self.reap().get(child.pid, "its process ended")
 
     def reap(self) -> dict[int, str]:
@@ -159,13 +159,21 @@ class Pool:
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                self._gone.remove(pid)
+                del self._gone[pid]
                 continue
             if ended:
-                self._gone.remove(pid)
+                del self._gone[pid]
                 code = os.waitstatus_to_exitcode(status)
                 found[pid] = f"its process was killed by signal {-code}" if code < 0 else f"its process ended ({code})"
         return found
+
+    def leaving(self, gpu: int) -> str:
+        """Return how a killed worker of a GPU still runs, D before any other state of proc(5); empty where none is left."""
+        if gpu not in self._gone.values():
+            return ""
+        self.reap()
+        states = "".join(_states(pid) or "?" for pid, where in self._gone.items() if where == gpu)
+        return "D" if "D" in states else states[:1]
 
     def undead(self) -> tuple[int, ...]:
         """Return the pids of killed workers that have not ended within a moment: in the kernel's hands."""
@@ -179,3 +187,13 @@ class Pool:
         """Kill all."""
         for gpu in list(self._children):
             self.kill(gpu)
+
+
+def _states(pid: int) -> str:
+    """Return the states of a process's threads: its first may have ended while another is in the kernel's hands."""
+    states = ""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as stream:
+                states += stream.read().rpartition(b")")[2].split()[0].decode()
+    return states

@@ -26,6 +26,9 @@ class Workers(Protocol):
     def start(self, gpu: int) -> None:
         """Start it unless it is there."""
 
+    def leaving(self, gpu: int) -> str:
+        """Return how an earlier worker of a GPU, which was killed, still runs (a state of proc(5)); empty where it ended."""
+
     def order(self, gpu: int, message: Mapping[str, Any]) -> None:
         """Send it an order."""
 
@@ -34,6 +37,12 @@ class Workers(Protocol):
 
     def set_environment(self, more: Mapping[str, str]) -> None:
         """Give workers that start from now on these variables beside their usual ones."""
+
+
+#: A killed worker still holds its GPU so many times as long as one may take to stop: in D state it is stuck then. Any other is
+#: likely to be on its way out, which a busy machine makes slow. By then the other ranks are past their start, and a GPU that
+#: never started is behind them all.
+STUCK, ON_ITS_WAY = 2.0, 4.0
 
 
 class Station:
@@ -58,6 +67,10 @@ class Station:
         self._rails, self._mnnvl = False, ""
         self._phases = {gpu: ("start", 0) for gpu in range(gpus)}
         self._reports: dict[int, RankReport] = {}
+        # No worker is started beside one that cannot end: orders wait for its end, and where that does not come, in vain.
+        self._awaited: dict[int, list[Mapping[str, Any]]] = {}
+        self._last: dict[int, tuple[str, int]] = {}  # where those were that are waited for
+        self._began = 0.0
         self._deadline = 0.0
         self._killed_at = 0.0
         self._troubled = False
@@ -75,7 +88,7 @@ class Station:
         elif number == self._round and kind == "id":
             one = int(message.get("gpu", -1))
             for gpu in range(self._gpus) if one < 0 else (one,):
-                self._workers.order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
+                self._order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
         elif number == self._round and kind == "stop":
             self._stop(now)
 
@@ -87,11 +100,11 @@ class Station:
         # The leader ends a round; this is for the case that its order to stop never comes.
         self._deadline = now + float(message["limit_s"]) + self._abort_s
         self._set_mnnvl(str(message.get("mnnvl", "")))
+        self._began = now
         for gpu in range(self._gpus):
             if not self._workers.alive(gpu):
-                self._phases[gpu] = ("start", 0)
-                self._workers.start(gpu)
-            self._workers.order(
+                self._start(gpu)
+            self._order(
                 gpu,
                 {
                     "t": "round",
@@ -103,9 +116,49 @@ class Station:
                     "iterations": int(message["iterations"]),
                     "floor_s": float(message["floor_s"]),
                     "sustain_s": float(message.get("sustain_s", 0.0)),
-                    "limit_s": float(message["limit_s"]),
+                    "ends": now + float(message["limit_s"]),
                 },
             )
+
+    def _start(self, gpu: int) -> None:
+        """Start a worker, or have it started when the earlier one has ended."""
+        before, self._phases[gpu] = self._phases[gpu], ("start", 0)
+        if self._workers.leaving(gpu):
+            self._awaited[gpu] = []
+            self._last.setdefault(gpu, before)
+        else:
+            self._begin_worker(gpu)
+
+    def _begin_worker(self, gpu: int) -> None:
+        self._last.pop(gpu, None)
+        self._workers.start(gpu)
+        for order in self._awaited.pop(gpu, ()):
+            self._workers.order(gpu, order)
+
+    def _order(self, gpu: int, message: Mapping[str, Any]) -> None:
+        if gpu in self._awaited:
+            self._awaited[gpu].append(message)
+        else:
+            self._workers.order(gpu, message)
+
+    def _take_turns(self, now: float) -> None:
+        """Start workers whose predecessors have ended; give up those whose predecessors cannot."""
+        for gpu in list(self._awaited):
+            state = self._workers.leaving(gpu)
+            if not state:
+                self._begin_worker(gpu)
+                continue
+            patience_s = self._abort_s * (STUCK if state == "D" else ON_ITS_WAY)
+            if self.busy and gpu not in self._reports and now >= self._began + patience_s:
+                phase, step = self._last[gpu]
+                why = f"its worker of an earlier round, killed in {phase} {step}, cannot end ({state})"
+                self._give_up(gpu, why)
+
+    def _give_up(self, gpu: int, why: str) -> None:
+        """Report a GPU that takes no part in this round: behind all others, since it never began."""
+        self._awaited[gpu] = []
+        self._trouble()
+        self._report(RankReport(self._rank(gpu), self._node, gpu, HANG, "", "start", 0, why))
 
     def _rank(self, gpu: int) -> int:
         return self._base if self._rails else self._base + gpu
@@ -123,8 +176,10 @@ class Station:
         if self._killed_at:
             return
         self._killed_at = now + self._abort_s
-        for gpu in range(self._gpus):
-            if gpu not in self._reports:
+        for gpu in [gpu for gpu in range(self._gpus) if gpu not in self._reports]:
+            if gpu in self._awaited:
+                self._give_up(gpu, "its worker of an earlier round has not ended")
+            else:
                 self._workers.order(gpu, {"t": "stop", "round": self._round})
 
     def on_worker(self, gpu: int, message: Mapping[str, Any], now: float) -> None:
@@ -156,6 +211,7 @@ class Station:
 
     def tick(self, now: float) -> None:
         """Let time pass: stop a round that nobody stopped, kill workers that did not stop."""
+        self._take_turns(now)
         if not self.busy:
             return
         if not self._killed_at and now >= self._deadline:
@@ -174,8 +230,7 @@ class Station:
         self._round = -1
         for gpu in range(self._gpus):
             self._workers.kill(gpu)
-            self._phases[gpu] = ("start", 0)
-            self._workers.start(gpu)
+            self._start(gpu)
 
     def _trouble(self) -> None:
         if not self._troubled:

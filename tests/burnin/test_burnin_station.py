@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_ext.burnin.model import ERROR, LOCAL, OK
+from slurm_ext.burnin.model import ERROR, HANG, LOCAL, OK
 from slurm_ext.burnin.station import Station
 
 
@@ -16,11 +16,16 @@ class Hands:
         self.living: set[int] = {0, 1}
         self.orders: list[tuple[int, str, int]] = []
         self.started: list[int] = []
+        self.undead: dict[int, str] = {}
 
     def alive(self, gpu: int) -> bool:
         return gpu in self.living
 
+    def leaving(self, gpu: int) -> str:
+        return self.undead.get(gpu, "")
+
     def start(self, gpu: int) -> None:
+        assert gpu not in self.undead
         self.living.add(gpu)
         self.started.append(gpu)
 
@@ -62,3 +67,72 @@ def test_a_worker_that_ends_in_a_round_is_an_error_of_this_node() -> None:
     station.on_worker_ended(1, "its process was killed by signal 9", 0.1)
     station.on_worker(0, report(0, OK), 0.1)
     assert [(row["state"], row["cause"]) for row in told[-1]["ranks"]] == [(OK, ""), (ERROR, LOCAL)]
+
+
+def stuck_in_round_0() -> tuple[Hands, list[Mapping[str, Any]], Station]:
+    """A station whose GPU 1 was killed in its first round and is in D state since then."""
+    hands, told = Hands(), []
+    station = Station("n1", 2, hands, told.append, abort_s=1.0)
+    station.on_order(round_of(0), 0.0)
+    station.on_worker(1, {"t": "phase", "phase": "run", "step": 3}, 0.1)
+    station.on_worker(0, report(0, OK), 0.1)
+    station.on_order({"t": "stop", "round": 0}, 1.0)
+    hands.undead[1] = "D"
+    station.tick(2.0)
+    assert [(row["state"], row["phase"]) for row in told[-1]["ranks"]] == [(OK, "run"), (HANG, "run")]
+    return hands, told, station
+
+
+def test_no_worker_is_started_beside_one_that_cannot_end_and_its_gpu_is_reported() -> None:
+    hands, told, station = stuck_in_round_0()
+    for number in (1, 2):
+        began = 10.0 * number
+        station.on_order(round_of(number), began)
+        assert hands.orders[-1] == (0, "round", number)
+        station.tick(began + 1.9)
+        assert told[-1]["t"] == "report"
+        station.tick(began + 2.0)  # long before the round's own limit
+        assert told[-1] == {"t": "trouble", "round": number}
+        station.on_order({"t": "stop", "round": number}, began + 2.3)
+        assert hands.orders[-1] == (0, "stop", number)
+        station.on_worker(0, report(number, HANG) | {"phase": "init"}, began + 2.4)
+        rows = told[-1]["ranks"]
+        assert [(row["state"], row["phase"]) for row in rows] == [(HANG, "init"), (HANG, "start")]
+        assert "run 3" in rows[1]["text"]
+        assert not station.busy
+    assert hands.started == []
+
+
+def test_a_worker_whose_predecessor_ends_late_gets_its_orders_then() -> None:
+    hands, told, station = stuck_in_round_0()
+    station.on_order(round_of(1), 2.0)
+    station.on_order({"t": "id", "round": 1, "id": "00"}, 2.1)
+    del hands.undead[1]
+    station.tick(2.2)
+    assert hands.started == [1]
+    assert [(kind, number) for gpu, kind, number in hands.orders[-2:] if gpu == 1] == [("round", 1), ("id", 1)]
+    for gpu in (0, 1):
+        station.on_worker(gpu, report(1, OK), 2.3)
+    assert [row["state"] for row in told[-1]["ranks"]] == [OK, OK]
+
+
+def test_one_that_is_only_slow_to_end_gets_more_time() -> None:
+    hands, told, station = stuck_in_round_0()
+    hands.undead[1] = "R"
+    station.on_order(round_of(1), 2.0)
+    station.tick(5.9)
+    assert told[-1]["t"] == "report"
+    station.tick(6.0)
+    assert told[-1]["t"] == "trouble"
+
+
+def test_a_round_that_is_stopped_waits_for_no_worker_that_never_began() -> None:
+    hands, told, station = stuck_in_round_0()
+    station.on_order(round_of(1), 2.0)
+    station.on_worker(0, report(1, OK), 2.1)
+    station.on_order({"t": "stop", "round": 1}, 2.2)
+    assert [row["state"] for row in told[-1]["ranks"]] == [OK, HANG]
+    station.abandon()
+    del hands.undead[1]
+    station.tick(2.3)
+    assert hands.started == [1]
