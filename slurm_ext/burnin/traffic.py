@@ -114,8 +114,10 @@ class Traffic:
         budget_s = min(WARM_S, max(WARM_LEAST_S, WARM_SHARE * sustain_s))
         count, spent_us, medians = agreement.WARM_LEAST, 0.0, []
         for _ in range(agreement.WARM_MAX_BATCHES):
-            medians.append(agreement.median(self._timed(count)))
-            agreed = self._agree(agreement.steady(medians), medians[-1] * 1e3)
+            times_ms = self._timed(count)
+            medians.append(agreement.median(times_ms))
+            # Steady by the middle, but what is left of the round is shared out by the mean: stalls count there.
+            agreed = self._agree(agreement.steady(medians), sum(times_ms) / count * 1e3)
             spent_us += count * agreed.mean_us
             if agreed.votes >= self._ranks or spent_us >= budget_s * 1e6:
                 break

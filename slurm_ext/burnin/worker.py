@@ -1,6 +1,6 @@
 """One process for one GPU: takes orders as JSON lines from its agent, runs rounds of all-reduces, reports every phase.
 
-Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s, sustain_s, limit_s}, `id` {round, id}, `stop`, `quit`.
+Orders: `round` {round, rank, ranks, root, bytes, iterations, floor_s, sustain_s, ends}, `id` {round, id}, `stop`, `quit`.
 Answers: `phase` {phase, step}, `id` {round, id}, `report` {round, ...fields of RankReport}. It never waits inside a library
 where that can be avoided, and where it cannot, the last phase it announced says so. The agent kills what does not answer.
 """
@@ -226,7 +226,7 @@ class Worker:
     def _run(self, order: dict[str, Any]) -> dict[str, Any]:
         """Join, verify every pattern, warm up, measure, keep the traffic up, leave; return the report."""
         rank, ranks, sustain_s = int(order["rank"]), int(order["ranks"]), float(order.get("sustain_s", 0.0))
-        floor_s, begun = float(order["floor_s"]), time.monotonic()
+        floor_s = float(order["floor_s"])
         nccl, traffic = self._nccl, self._traffic
         traffic.begin(int(order["bytes"]), rank, ranks, max(1.0, 10 * floor_s) if floor_s else 0.0)
         self.phase("id", 0)
@@ -245,13 +245,12 @@ class Worker:
 
         traffic.verify(connected)
         mean_us, iterations = traffic.warm_up(sustain_s), int(order["iterations"])
-        if limit_s := float(order.get("limit_s", 0.0)):
-            left_s = traffic.agree_left(begun + limit_s - time.monotonic())
-            iterations = agreement.affordable(iterations, mean_us, left_s)
+        if ends := float(order.get("ends", 0.0)):
+            iterations = agreement.affordable(iterations, mean_us, traffic.agree_left(ends - time.monotonic()))
         times_ms = traffic.measure(iterations)
         median_ms = agreement.median(times_ms)
-        if limit_s and sustain_s > 0:  # by what it took, which a busy machine's warm-up does not foretell
-            sustain_s = agreement.sustainable(sustain_s, traffic.agree_left(begun + limit_s - time.monotonic()))
+        if ends and sustain_s > 0:  # by what it took, which a busy machine's warm-up does not foretell
+            sustain_s = agreement.sustainable(sustain_s, traffic.agree_left(ends - time.monotonic()))
         sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
         self.phase("done")
         nccl.finalize()
