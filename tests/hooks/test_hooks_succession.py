@@ -42,12 +42,20 @@ def stop(settings, plan=STOP, job=JOB):
     return succession.stop(job, settings, settings.site.share, plan, "burnin")
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """Long enough for what another does meanwhile, on any machine; whoever hears of it waits no longer."""
+    monkeypatch.setattr(decide, "TAKE_OVER_S", 20.0)
+    monkeypatch.setattr(succession, "SELF_ACT_S", 20.0)
+
+
 def later(work):
     thread = threading.Timer(0.2, work)
     thread.start()
     return thread
 
 
+@pytest.mark.usefixtures("patient")
 def test_whoever_comes_later_leaves_it_to_the_one_that_acted(settings):
     share = settings.site.share
     leader = JOB._replace(node="n0")
@@ -66,6 +74,7 @@ def test_whoever_comes_later_leaves_it_to_the_one_that_acted(settings):
     assert stop(settings, STOP._replace(rank=0)) == (False, "stopped by n0: n2 never came")
 
 
+@pytest.mark.usefixtures("patient")
 def test_or_let_it_go(settings):
     thread = later(lambda: marks.let_go(settings.site.share, JOB._replace(node="n0"), "burnin.on_absent is pass"))
     assert stop(settings) == (True, "let go by n0: burnin.on_absent is pass")
@@ -107,6 +116,7 @@ def stand_in(settings, share=None, rank=0):
     return succession.stand_in(JOB, settings, share, FOUND, ("n2",), rank)
 
 
+@pytest.mark.usefixtures("patient")
 def test_nobody_stands_in_for_a_convicted_node_that_acts_for_itself(settings):
     share, bad = settings.site.share, JOB._replace(node="n2")
 
