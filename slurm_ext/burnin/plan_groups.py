@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_ext.burnin import plan_guilt, plan_pairs, plan_words
+from slurm_ext.burnin import plan_evidence, plan_guilt, plan_pairs, plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Round, RoundResult
 from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 from slurm_ext.verdict import FAIL, WARN, Verdict
@@ -109,8 +109,8 @@ def _scopes(
         scopes.append((first, evidence._replace(beside=tuple(n for n in beside if n in borrowed))))
     # A switch may lie below two groups: until it is known that another one only dipped, it may be the same trouble.
     unsettled = [
-        not isinstance(found := _one_scope(evidence, first), Decision) or found.verdict.verdict == FAIL
-        for first, evidence in scopes
+        evidence.rounds < 2 or bool(plan_evidence.doubtful(evidence) or plan_pairs.open_pairs(evidence))
+        for _, evidence in scopes
     ]
     return [
         (first, evidence._replace(company=sum(unsettled) - unsettled[i] > 0))

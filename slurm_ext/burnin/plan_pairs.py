@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_ext.burnin.model import OK, SLOW
 from slurm_ext.burnin.plan_evidence import Evidence
-from slurm_ext.burnin.plan_guilt import counted, lacks_inside, near
+from slurm_ext.burnin.plan_guilt import NEAR_TESTS, counted, lacks_inside, near
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -130,10 +130,12 @@ class _Round:
         for name in sorted(doubtful, key=lambda n: -len(evidence.failed(n))):
             inside = not self._across and lacks_inside(evidence, name, doubtful)
             told = Counter(test.other(name) for test in counted(evidence, name, doubtful))
-            if not evidence.leaf(name) and turn > 0:
-                # It may share a switch, and then do well, with those next to it in Slurm's order.
-                beside = near(evidence, name)
-                self._choose(name, [other for other in good if other in beside], failures, told)
+            if not evidence.leaf(name):
+                # It may share a switch, and then do well, with those next to it in Slurm's order, before it or behind.
+                sides = [(sum(told[n] for n in side), side) for side in near(evidence, name)]
+                times, side = min(sides, key=lambda pair: pair[0])
+                if turn > 0 or times < NEAR_TESTS:
+                    self._choose(name, [other for other in good if other in side], failures, told)
             self._choose(name, good, failures, told, sort_first=inside)
         for name in doubtful:
             self._choose(name, [other for other in doubtful if not self._met[frozenset((name, other))]])
