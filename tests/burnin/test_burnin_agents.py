@@ -41,7 +41,7 @@ def processes(cluster: Cluster, node: str) -> list[int]:
         return []  # just being written
 
 
-def until(look: Callable[[], Any], timeout_s: float = 8.0) -> Any:
+def until(look: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Look again and again until there is something, and return it."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline:
@@ -72,11 +72,11 @@ def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
 
     yield start
     for thread in threads:
-        thread.join(10)
+        thread.join(40)
     assert not failures
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_healthy_nodes_pass_together(make_cluster: Make, nodes: int) -> None:
     cluster = make_cluster(nodes)
     outcome = agreed(cluster.run())
@@ -131,34 +131,17 @@ def test_without_the_plugin_nothing_falls_back_to_tcp(make_cluster: Make) -> Non
 
 
 @pytest.mark.parametrize(
-    ("culprit", "fault", "finding"),
-    [
-        ("n0", {"nccl__wrong_result": "send"}, "burnin.wrong"),
-        ("n2", {"nccl__wrong_result": "recv"}, "burnin.wrong"),
-        ("n0", {"nccl__rate_mbit": RATE_MBIT}, "burnin.slow"),
-        ("n3", {"nccl__rate_mbit": RATE_MBIT}, "burnin.slow"),
-        ("n2", {"nccl__crash": "allreduce"}, "burnin.error"),
-        ("n3", {"gpu__1__lost": 1}, "burnin.error"),
-        ("n0", {"gpu__0__absent": 1}, "burnin.error"),
-        ("n1", {"gpu__1__cuda_error": 719}, "burnin.error"),
-        ("n1", {"nccl__hang": "init"}, "burnin.hang"),
-        ("n0", {"nccl__hang": "allreduce,abort"}, "burnin.hang"),
-        ("n2", {"cuda__hang": "init"}, "burnin.hang"),
-    ],
-    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value,
+    ("culprit", "fault"), [("n0", {"gpu__0__absent": 1}), ("n1", {"gpu__1__cuda_error": 719})], ids=["absent", "error"]
 )
-def test_the_bad_node_and_no_other_is_named(
-    make_cluster: Make, culprit: str, fault: dict[str, object], finding: str
-) -> None:
-    cluster = make_cluster(4, floor_busbw_gbs=FLOOR_GBS, pair_floor_busbw_gbs=FLOOR_GBS, deadline_s=15.0)
+def test_the_bad_node_and_no_other_is_named(make_cluster: Make, culprit: str, fault: dict[str, object]) -> None:
+    """Two that end at once; test_burnin_faults has all the others."""
+    cluster = make_cluster(4, deadline_s=25.0)
     cluster.hardware(culprit, **fault)
     outcome = agreed(cluster.run())
     assert outcome.culprits == (culprit,), (outcome, cluster.log())
     assert outcome.verdict.verdict == FAIL
     (found,) = outcome.verdict.findings
-    assert (found.target, found.action) == (f"node:{culprit}", "drain")
-    # A link that is slow enough looks stuck in the rounds of pairs, which are shorter.
-    assert found.id in (finding, "burnin.hang" if finding == "burnin.slow" else finding)
+    assert (found.target, found.action, found.id) == (f"node:{culprit}", "drain", "burnin.error")
 
 
 def test_of_two_nodes_a_slow_link_convicts_neither(make_cluster: Make) -> None:
@@ -194,8 +177,8 @@ def test_too_old_a_nccl_is_unknown(make_cluster: Make) -> None:
     assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.library")
 
 
-@pytest.mark.parametrize("version", [21805, 22304, 22707, 23203])
-def test_every_release_of_nccl_is_spoken_to(make_cluster: Make, version: int) -> None:
+@pytest.mark.parametrize("version", [21805, 23203])
+def test_the_oldest_and_the_newest_nccl_are_spoken_to(make_cluster: Make, version: int) -> None:
     cluster = make_cluster(2)
     for name in cluster.nodes:
         cluster.hardware(name, nccl__version=version)
@@ -216,11 +199,10 @@ def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Cal
     assert outcome.verdict.verdict in ("warn", PASS)
 
 
-@pytest.mark.parametrize("victim", ["n0", "n1"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_or_frozen_agent_holds_nobody(
-    make_cluster: Make, meanwhile: Callable, victim: str, number: signal.Signals
-) -> None:
+def test_a_dead_or_frozen_agent_holds_nobody(make_cluster: Make, meanwhile: Callable, number: signal.Signals) -> None:
+    """One that follows; test_burnin_succession does it to the one that leads."""
+    victim = "n1"
     cluster = make_cluster(3, sustain_s=3.0, deadline_s=25.0)
 
     def strike() -> None:
