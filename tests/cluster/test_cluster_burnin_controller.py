@@ -153,7 +153,7 @@ def completing(lab: Lab) -> bool:
     return "completing" in said or "allocated" in said or "mixed" in said
 
 
-@pytest.mark.parametrize("how", ["cancelled", "requeued"])
+@pytest.mark.parametrize("how", ["cancelled", pytest.param("requeued", marks=pytest.mark.soak)])
 def test_who_ends_a_job_in_its_gate_has_all_nodes_back_at_once(
     site: Lab, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,7 +266,7 @@ def test_a_peer_that_dies_in_the_middle_drains_nobody_and_the_job_comes_back(sit
     assert reasons(site) == {}
 
 
-@pytest.mark.parametrize("policy", ["pass", "requeue"])
+@pytest.mark.parametrize("policy", [pytest.param("pass", marks=pytest.mark.soak), "requeue"])
 def test_a_library_that_is_not_there_is_nobodys_fault_and_the_log_says_what_was_tried(site: Lab, policy: str) -> None:
     configure(site, nccl_library="/nowhere/libnccl.so.2", on_unknown=policy)
     job, out = submit(site, "echo ran\n", "-N2")
@@ -282,6 +282,7 @@ def test_a_library_that_is_not_there_is_nobodys_fault_and_the_log_says_what_was_
         assert "/nowhere/libnccl.so.2" in read(out)
 
 
+@pytest.mark.soak  # the demo has it, and test_cluster_hooks without a controller
 def test_a_node_with_a_gpu_too_few_is_convicted_alone_and_the_job_runs_elsewhere(site: Lab) -> None:
     bad = site.nodes[1]
     site.fault(bad, "gpu-lost", gpu=7)
@@ -313,8 +314,15 @@ def test_a_job_gets_back_the_time_that_its_gate_took(site: Lab) -> None:
         site.run(["scontrol", "update", "partitionname=gpu", "maxtime=unlimited"])
 
 
-@pytest.mark.parametrize("how", ["ended", "killed"])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [
+        pytest.param(0, "ended", marks=pytest.mark.soak),
+        (1, "ended"),
+        (0, "killed"),
+        pytest.param(1, "killed", marks=pytest.mark.soak),
+    ],
+)
 def test_a_slurmd_that_restarts_during_the_prolog_strands_no_job(site: Lab, how: str, place: int) -> None:
     node = site.nodes[place]
     start(site, stuck_s=20.0)

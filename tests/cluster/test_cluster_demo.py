@@ -44,7 +44,12 @@ def test_every_promise_is_kept_and_nothing_stays(new_lab: type[Lab], short_dir: 
 
 
 @pytest.mark.parametrize(
-    ("line", "number"), [("1. A cluster", signal.SIGINT), ("2. Install", signal.SIGTERM), ("is queued", signal.SIGINT)]
+    ("line", "number"),
+    [
+        pytest.param("1. A cluster", signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param("2. Install", signal.SIGTERM, marks=pytest.mark.soak),
+        ("is queued", signal.SIGINT),  # when there is most to take away
+    ],
 )
 def test_interrupted_it_leaves_nothing(new_lab: type[Lab], short_dir: Path, line: str, number: signal.Signals) -> None:
     playing = demo(short_dir / "lab")

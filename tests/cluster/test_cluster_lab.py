@@ -344,6 +344,10 @@ def test_with_control_groups_what_a_job_leaves_behind_ends_with_it(new_lab: type
     assert not os.path.exists(f"/sys/fs/cgroup/freezer/{made.state.link}")
 
 
+#: Lines of the journal behind which a lab is killed, and its mode, beside the soak's.
+SHORT_KILLS = ((2, "auto"), (6, "auto"), (4, "loopback"))
+
+
 def assert_gone(directory: str, link: str) -> None:
     assert not os.path.exists(directory)
     assert process.marked(directory) == []
@@ -351,8 +355,14 @@ def assert_gone(directory: str, link: str) -> None:
     assert link not in [name for _, name in socket.if_nameindex()]
 
 
-@pytest.mark.parametrize("mode", ["auto", "loopback"])
-@pytest.mark.parametrize("lines", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize(
+    ("lines", "mode"),
+    [
+        pytest.param(lines, mode, marks=() if (lines, mode) in SHORT_KILLS else pytest.mark.soak)
+        for mode in ("auto", "loopback")
+        for lines in (1, 2, 4, 6, 8)
+    ],
+)
 def test_a_lab_killed_in_mid_up_is_cleaned_by_the_next_down(
     new_lab: type[Lab], short_dir: Path, lines: int, mode: str
 ) -> None:
@@ -383,7 +393,9 @@ def test_ctrl_c_in_mid_up_cleans_up_at_once(new_lab: type[Lab], short_dir: Path)
     assert_gone(directory, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak), (signal.SIGTERM, 143)]
+)
 def test_who_is_stopped_while_floors_are_measured_leaves_nothing(
     new_lab: type[Lab], short_dir: Path, number: signal.Signals, code: int
 ) -> None:
