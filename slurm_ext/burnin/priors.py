@@ -1,8 +1,8 @@
 """A second offence: what earlier burn-ins tell about a node that this one cannot convict. Pure.
 
 Two nodes that fail together convict neither. When one of them fails again, with *another* partner, and the partner of the
-first time passed with somebody else since, then it was that node both times. The same holds for a node that is left open as
-the only one of its leaf switch, once another node below that switch has passed with nodes of other switches in between.
+first time passed with somebody else since, then it was that node both times, unless one failure was slowness of quite another
+speed. The same holds for a node that is left open as the only one of its leaf switch, once another node below that switch has passed with nodes of other switches in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from slurm_ext.burnin import plan_words
 from slurm_ext.burnin.model import OK, SLOW, Decision, Past
 from slurm_ext.burnin.plan_evidence import Evidence
-from slurm_ext.burnin.plan_guilt import alone_under_switch
+from slurm_ext.burnin.plan_guilt import ALIKE, alone_under_switch
 from slurm_ext.verdict import FAIL, PASS, Finding, Verdict
 
 #: So long (seconds) an offence counts.
@@ -69,6 +69,8 @@ def _again(name: str, evidence: Evidence, priors: Sequence[Past]) -> str:
         if len(partners) != 1 or partners[0] in present:
             continue
         partner = partners[0]
+        if not _alike(first, evidence):
+            continue
         well = [
             p for p in since if p.verdict == PASS and partner in p.nodes and name not in p.nodes and len(p.nodes) > 1
         ]
@@ -78,6 +80,14 @@ def _again(name: str, evidence: Evidence, priors: Sequence[Past]) -> str:
                 f"and fails with {', '.join(sorted(present)[:3])} now"
             )
     return ""
+
+
+def _alike(first: Past, evidence: Evidence) -> bool:
+    """Say whether a slow node was about as slow then as it is now: dips by chance are not, and a node at fault is."""
+    now = [group.busbw_gbs for group in evidence.again if group.outcome == SLOW and group.busbw_gbs]
+    if not now or not first.busbw_gbs:
+        return True  # it hung or computed wrong, or nobody knows its speed
+    return all(1 / ALIKE <= speed / first.busbw_gbs <= ALIKE for speed in now)
 
 
 def _may_be_switch(name: str, partner: str, evidence: Evidence) -> bool:

@@ -203,6 +203,7 @@ def second_offence(chance: random.Random, *, guilty: bool) -> History:
                 found.verdict.rule,
                 found.suspects,
                 found.culprits,
+                history.rounds[0].groups[0].busbw_gbs,
             )
         )
     return history

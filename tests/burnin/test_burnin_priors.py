@@ -63,6 +63,16 @@ def test_of_two_nodes(case: str) -> None:
         assert "job 8" in finding.evidence[0]
 
 
+@pytest.mark.parametrize(("share", "culprits"), [(1.0, ("n0",)), (1.2, ("n0",)), (0.5, ()), (2.0, ())])
+def test_slowness_of_another_speed_is_no_second_offence(share: float, culprits: tuple[str, ...]) -> None:
+    decision, history = play(names(2), bad_with_partners("n0"), priors=(), now=NOW)
+    speed = history[0].groups[0].busbw_gbs
+    assert decision.culprits == ()
+    assert speed
+    pasts = (FIRST._replace(busbw_gbs=speed * share), CLEARED)
+    assert play(names(2), bad_with_partners("n0"), priors=pasts, now=NOW)[0].culprits == culprits
+
+
 def test_without_a_clock_the_caller_has_chosen_the_window() -> None:
     old = (failed(50, "n0", "old"), passed(49, "old", "x"))
     assert play(names(2), bad_with_partners("n0"), priors=old)[0].culprits == ("n0",)
