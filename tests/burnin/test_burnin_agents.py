@@ -199,25 +199,6 @@ def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Cal
     assert outcome.verdict.verdict in ("warn", PASS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_or_frozen_agent_holds_nobody(make_cluster: Make, meanwhile: Callable, number: signal.Signals) -> None:
-    """One that follows; test_burnin_succession does it to the one that leads."""
-    victim = "n1"
-    cluster = make_cluster(3, sustain_s=3.0, deadline_s=25.0)
-
-    def strike() -> None:
-        pids = wait_for_agent(cluster, victim, workers=2)
-        time.sleep(0.5)  # into the collectives
-        os.kill(pids[0], number)
-
-    meanwhile(strike)
-    outcomes = cluster.run()
-    assert all(o.verdict.verdict in (UNKNOWN, PASS) and o.culprits == () for o in outcomes.values()), outcomes
-    assert outcomes[victim].verdict.verdict == UNKNOWN
-    others = [o.seconds for name, o in outcomes.items() if name != victim]
-    assert max(others) < 20.0  # the rest has run again by then
-
-
 def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make) -> None:
     cluster = make_cluster(2, rendezvous_s=30.0)
     outcome = cluster.run(absent=("n0",), deadline_s=1.0)["n1"]

@@ -201,6 +201,34 @@ def test_the_first_node_comes_late_and_follows(make_cluster: Make) -> None:
     assert {o.ranks for o in outcomes.values()} == {8}
 
 
+def strike(cluster: Cluster, hooks: Hooks, victim: str, number: signal.Signals) -> None:
+    """Kill or stop the agent of a node, and let its hook go when all others have."""
+    agent = wait_for_agent(cluster, victim, workers=2)[0]
+    os.kill(agent, number)
+    for name, future in hooks.futures.items():
+        if name != victim:
+            assert future.result(cluster.settings.burnin.deadline_s).seconds < cluster.settings.burnin.deadline_s / 1.25
+    if number == signal.SIGSTOP:
+        assert not hooks.futures[victim].done()
+        os.kill(agent, signal.SIGKILL)  # nothing but its own deadline would end that wait
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_frozen_follower_holds_nobody(make_cluster: Make, number: signal.Signals) -> None:
+    cluster = make_cluster(3, sustain_s=3.0, deadline_s=40.0)
+    hooks = Hooks(cluster, late_s=0.0)
+    for name in cluster.nodes:
+        hooks.start(name)
+    until(lambda: hooks.progress("n0") == "all", 20.0)
+    strike(cluster, hooks, "n1", number)
+    outcomes = hooks.results()
+    assert {o.culprits for o in outcomes.values()} == {()}, outcomes
+    assert outcomes["n1"].verdict.verdict == UNKNOWN
+    # The rest has run again.
+    assert {outcomes[name].verdict.verdict for name in ("n0", "n2")} <= {UNKNOWN, PASS}
+    assert all(outcomes[name].measured["passed"] for name in ("n0", "n2"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make, number: signal.Signals) -> None:
     cluster = make_cluster(4, sustain_s=4.0, deadline_s=40.0)
@@ -208,8 +236,7 @@ def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make,
     for name in cluster.nodes:
         hooks.start(name)
     until(lambda: hooks.progress("n0") == "all", 20.0)
-    agent = wait_for_agent(cluster, "n0", workers=2)[0]
-    os.kill(agent, number)
+    strike(cluster, hooks, "n0", number)
     outcomes = hooks.results()
     assert outcomes["n0"].verdict.verdict == UNKNOWN
     others = [outcomes[name] for name in cluster.nodes[1:]]
