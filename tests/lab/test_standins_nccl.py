@@ -428,13 +428,13 @@ def test_rate_limit_slows_what_leaves_the_node(libraries: Path, tmp_path: Path) 
 
 
 def test_four_nodes_of_eight_are_quick(libraries: Path, tmp_path: Path) -> None:
-    """4 MiB over 32 ranks: about 0.05 s here on two idle cores; the bound leaves room for a busy machine."""
+    """4 MiB over 32 ranks: about 0.05 s on two idle cores. Ranks that wait by spinning would take a hundred times that."""
     text = """
         count = 1 << 20
         pointer, target = alloc(struct.pack("<I", rank + 1) * count), alloc(bytes(4 * count))
         code, comm = join()
         joined, best, right = settle(comm), 99.0, True
-        for _ in range(4):
+        for _ in range(3):
             started = time.monotonic()
             nccl.ncclAllReduce(pointer, target, count, U32, 0, comm, stream)
             event = mark(stream)
@@ -448,4 +448,4 @@ def test_four_nodes_of_eight_are_quick(libraries: Path, tmp_path: Path) -> None:
     placement = [(node, device) for node in nodes for device in range(8)]
     for said in run_ranks(libraries, placement, text, timeout_s=90.0):
         assert said[0][:2] == [0, True]
-        assert float(str(said[0][2])) < 1.0
+        assert float(str(said[0][2])) < 5.0
