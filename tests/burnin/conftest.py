@@ -14,15 +14,12 @@ from slurm_ext import keys
 from slurm_ext.burnin.gate import run_burnin
 from slurm_ext.burnin.model import BurninJob, Outcome
 from slurm_ext.config.model import Burnin, Settings, Site
-from slurm_ext.lab import standins
 
 
 @pytest.fixture(scope="session")
-def standin_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in libraries, compiled once."""
-    folder = tmp_path_factory.mktemp("standins")
-    standins.build(str(folder / "lib"), str(folder / "bin"))
-    return folder / "lib"
+def standin_libraries(libraries: Path) -> Path:
+    """The folder of the stand-in libraries."""
+    return libraries / "lib"
 
 
 @functools.cache

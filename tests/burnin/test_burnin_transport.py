@@ -18,7 +18,6 @@ from slurm_ext.burnin import clocks, mnnvl, nccl_log, transport
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.gate import run_burnin
 from slurm_ext.burnin.model import Decision, Outcome
-from slurm_ext.lab import standins
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Verdict
 
 PASSED = Decision(Verdict(PASS, (), "400 GB/s", "burnin.all-nodes"))
@@ -318,10 +317,8 @@ def test_a_reason_counts_where_it_lasted() -> None:
 
 
 @pytest.fixture(scope="module")
-def smi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("smi")
-    standins.build(str(folder / "lib"), str(folder / "bin"))
-    return folder / "bin"
+def smi_folder(libraries: Path) -> Path:
+    return libraries / "bin"
 
 
 def node_with_smi(tmp_path: Path, smi_folder: Path, **keys: object) -> Path:

@@ -13,18 +13,10 @@ import pytest
 from test_hooks_run import Site
 
 from slurm_ext import shared
-from slurm_ext.lab import standins
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hooks run as root, and trust only what root owns")
 
 LOST = "3,1,1,-;NVRM: Xid (PCI:0000:53:00): 79, GPU has fallen off the bus.\n"
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("standins")
-    standins.build(str(folder / "lib"), str(folder / "bin"))
-    return folder / "lib"
 
 
 class Gated(Site):
@@ -81,7 +73,7 @@ class Gated(Site):
 @pytest.fixture
 def site(tmp_path: Path, libraries: Path) -> Gated:
     (tmp_path / "site").mkdir()
-    return Gated(tmp_path / "site", libraries)
+    return Gated(tmp_path / "site", libraries / "lib")
 
 
 def test_a_pass_counts_again_until_something_speaks_against_it(site: Gated) -> None:
