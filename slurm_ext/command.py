@@ -179,6 +179,22 @@ def _converse(
     return (bytes(collected["out"]), bytes(collected["err"])), truncated, False
 
 
+def leave(child: subprocess.Popen[bytes]) -> None:
+    """Take over a program that its starter does not wait for: it is collected by a later call, once it has ended."""
+    _collect_left()
+    _left_pids.append(child.pid)
+    child.returncode = 0  # not known: nobody asks it, and it must not warn that it runs on
+
+
+def collect(child: subprocess.Popen[bytes], *, within_s: float) -> None:
+    """Collect a program that `leave` took over and that was killed, if it ends within so many seconds."""
+    give_up = time.monotonic() + within_s
+    _collect_left()
+    while child.pid in _left_pids and time.monotonic() < give_up:
+        time.sleep(0.0005)
+        _collect_left()
+
+
 def _feed(child: subprocess.Popen[bytes], pending: memoryview) -> memoryview:
     """Write what fits to the child's stdin and return what is left; a child that stopped reading gets no more."""
     assert child.stdin is not None
@@ -287,8 +303,12 @@ def _reap(pid: int, give_up: float) -> bool:
 
 def _collect_left() -> None:
     """Collect children that were left behind and have ended since; make sure that the next ones can be collected."""
-    _left_programs[:] = [child for child in _left_programs if child.poll() is None]
-    _left_pids[:] = [pid for pid in _left_pids if not _has_ended(pid)]
+    for child in [child for child in _left_programs if child.poll() is not None]:
+        with contextlib.suppress(ValueError):  # another thread was first
+            _left_programs.remove(child)
+    for pid in [pid for pid in _left_pids if _has_ended(pid)]:
+        with contextlib.suppress(ValueError):
+            _left_pids.remove(pid)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         # Inherited from whoever started us; the kernel would throw every exit code away.
         with contextlib.suppress(ValueError):  # not the main thread, which has done it or will

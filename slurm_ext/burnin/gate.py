@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
-from slurm_ext.command import clean_env
+from slurm_ext.command import clean_env, collect, leave
 from slurm_ext.config.model import Burnin, Settings, at_node
 
 #: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
@@ -26,12 +27,13 @@ EFA_LIBRARIES = (
 )
 
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# The hook waits for the outcome, not for the agent, and must never have to collect it: what it starts forks and ends at once,
-# before anything is imported, which costs more than all the hook does.
-_START = (
-    "import os, sys; os.fork() and os._exit(0); sys.path.insert(0, sys.argv[1]); "
-    "from slurm_ext.burnin.agent import main; main()"
-)
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.agent import main; main()"
+
+#: How often (seconds) a waiting caller is asked whether to go on.
+LOOK_EVERY_S = 0.5
+
+#: How the wait for an agent ended: it said something (or its last), was late, or nobody waits any more.
+SAID, LATE, LEFT = "said", "late", "left"
 
 #: An outcome with the rounds of 1,024 nodes is far below this.
 _ANSWER_MAX = 4 << 20
@@ -55,7 +57,13 @@ def longest_s(settings: Settings, *, nodes: int = 1, strict: bool = False) -> fl
 
 
 def run_burnin(
-    job: BurninJob, settings: Settings, *, deadline_s: float, survey: bool = False, cgroups: bool = True
+    job: BurninJob,
+    settings: Settings,
+    *,
+    deadline_s: float,
+    survey: bool = False,
+    cgroups: bool = True,
+    meanwhile: Callable[[], bool] = lambda: True,
 ) -> Outcome:
     """Run the burn-in with the other nodes of the job and return its outcome within `deadline_s` (seconds, see `longest_s`).
 
@@ -63,6 +71,7 @@ def run_burnin(
     passed together), `acts` (the node whose hook acts for the job; none: by its own rule). A pass with `absent` lets this
     hook go while the leader waits for the rest. Rule burnin.ended-elsewhere: the attempt is over, nothing is to be done.
 
+    `meanwhile` is called every LOOK_EVERY_S while there is no outcome; where it says no, the outcome is burnin.left.
     `survey` measures all nodes and pairs and judges nothing; `cgroups` False leaves the agent in the caller's cgroup.
     Never raises for what may go wrong outside: then the verdict is unknown.
     """
@@ -81,16 +90,20 @@ def run_burnin(
         agent = _start(json.dumps(config).encode(), at_node(settings.site.log_dir, job.node))
     except OSError as exc:
         return unknown("burnin.cannot-start", f"cannot start the agent: {exc}")
-    answer, late = _wait(agent, deadline)
-    if late:
+    answer, how = _wait(agent, deadline, meanwhile)
+    if how == LATE:
         # Stopped, starved or in the kernel's hands: the whole session goes, and nobody waits for its end.
         _kill(agent.pid)
-    outcome = _parse(answer, late, deadline_s)
+        collect(agent, within_s=0.05)
+    outcome = _parse(answer, how, deadline_s)
     return outcome._replace(seconds=time.monotonic() - started)
 
 
 def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
-    """Start the agent, which must outlive this process when it has to: so not through `command.run`."""
+    """Start the agent, which must outlive this process when it has to: so not through `command.run`.
+
+    This process waits for the outcome, not for the agent: whoever lives longer than it collects it, init or the next call.
+    """
     os.makedirs(log_dir, mode=0o755, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     log = os.open(os.path.join(log_dir, "burnin.log"), flags, 0o640)
@@ -107,6 +120,7 @@ def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(log)
+    leave(agent)
     assert agent.stdin is not None
     try:
         agent.stdin.write(config)
@@ -116,28 +130,28 @@ def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
     return agent
 
 
-def _wait(agent: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
-    """Read one line until the agent closes its side or the deadline passes; return it, and whether it was late."""
+def _wait(agent: subprocess.Popen[bytes], deadline: float, meanwhile: Callable[[], bool]) -> tuple[bytes, str]:
+    """Read one line until the agent closes its side, the deadline passes or the caller leaves; return it, and how it ended.
+
+    An agent whose answer nobody reads any more sees that, and goes.
+    """
     assert agent.stdout is not None
     descriptor = agent.stdout.fileno()
     answer = bytearray()
-    late = True
+    how = LATE
     while (left := deadline - time.monotonic()) > 0:
-        if not select.select([descriptor], [], [], left)[0]:
+        if not select.select([descriptor], [], [], min(left, LOOK_EVERY_S))[0]:
+            if meanwhile():
+                continue
+            how = LEFT
             break
         chunk = os.read(descriptor, 65536)
         answer += chunk
         if not chunk or answer.endswith(b"\n") or len(answer) > _ANSWER_MAX:
-            late = False
+            how = SAID
             break
     agent.stdout.close()
-    # The process we started forked the agent and ended at once; where it did not, it is not waited for.
-    try:
-        agent.wait(0.05)
-    except subprocess.TimeoutExpired:
-        _kill(agent.pid)
-        agent.returncode = -signal.SIGKILL
-    return bytes(answer), late
+    return bytes(answer), how
 
 
 def _kill(session: int) -> None:
@@ -147,8 +161,10 @@ def _kill(session: int) -> None:
         return
 
 
-def _parse(answer: bytes, late: bool, deadline_s: float) -> Outcome:
-    if late:
+def _parse(answer: bytes, how: str, deadline_s: float) -> Outcome:
+    if how == LEFT:
+        return unknown("burnin.left", "the hook of this node left its burn-in")
+    if how == LATE:
         return unknown("burnin.deadline", f"the agent of this node gave no answer within {deadline_s:.0f} s")
     try:
         return outcome_from_json(json.loads(answer))

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext import shared
-from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
+from slurm_ext.burnin.model import BurninJob, Outcome, unknown
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import read_trusted
 from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.marks import Word
 from slurm_ext.verdict import UNKNOWN
-
-#: How often (seconds) a waiting hook looks whether the attempt has ended elsewhere.
-LOOK_EVERY_S = 0.5
 
 #: A burn-in that is over sooner (seconds) is over before anybody could ask what it does.
 QUIET_S = 1.0
@@ -40,45 +35,31 @@ class Asked(NamedTuple):
 def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tuple[Outcome, Word | None]:
     """Run the burn-in with the job's other nodes; return what it showed, and what was said of the attempt meanwhile, if anything.
 
-    The room's own call runs in a child, so that this process can go when a partner's gate has convicted it: an innocent
-    node must never wait for one that will not come.
+    It is left as soon as a partner's gate has convicted it: an innocent node must never wait for one that will not come.
     """
-    from slurm_ext.burnin.gate import longest_s
+    from slurm_ext.burnin.gate import longest_s, run_burnin
 
-    deadline_s = longest_s(settings, nodes=len(job.nodes), strict=asked.strict)
-    reader, writer = os.pipe()
     started = time.monotonic()
     teller = _Teller(job, settings, share)
-    # fork: the child is this very hook, it only waits in another place.
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _ask(job, settings, asked, deadline_s, writer)
-    os.close(writer)
-    answer = bytearray()
-    try:
-        while (left := started + deadline_s + 2.0 - time.monotonic()) > 0:
-            if select.select([reader], [], [], min(left, LOOK_EVERY_S))[0]:
-                chunk = os.read(reader, 65536)
-                if not chunk:
-                    break
-                answer += chunk
-                continue
-            if said := marks.word(share, job):
-                return _left(said)
-            if time.monotonic() - started > QUIET_S:
-                teller.tell()
-        outcome = _parse(bytes(answer), time.monotonic() - started)
-        # A partner that saw the mark first has gone, and that looks like a loss: nothing is made of a job that is over.
-        if outcome.verdict.verdict == UNKNOWN and (said := marks.word(share, job)):
-            return _left(said)
-        if outcome.verdict.rule == ENDED:
-            return outcome, Word(True, "a partner", outcome.verdict.reason)
-        return outcome, None
-    finally:
-        os.close(reader)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)  # killed and not in the kernel's hands: it only waited for messages
+    said: Word | None = None
+
+    def meanwhile() -> bool:
+        nonlocal said
+        said = marks.word(share, job)
+        if said is None and time.monotonic() - started > QUIET_S:
+            teller.tell()
+        return said is None
+
+    deadline_s = longest_s(settings, nodes=len(job.nodes), strict=asked.strict)
+    outcome = run_burnin(_wanted(job, asked), settings, deadline_s=deadline_s, meanwhile=meanwhile)
+    # A partner that saw the mark first has gone, and that looks like a loss: nothing is made of a job that is over.
+    if said is None and outcome.verdict.verdict == UNKNOWN:
+        said = marks.word(share, job)
+    if said is not None:
+        return _left(said)
+    if outcome.verdict.rule == ENDED:
+        return outcome, Word(True, "a partner", outcome.verdict.reason)
+    return outcome, None
 
 
 def _left(said: Word) -> tuple[Outcome, Word]:
@@ -87,37 +68,20 @@ def _left(said: Word) -> tuple[Outcome, Word]:
     return unknown(ENDED, f"this attempt {what}: {said.by}: {said.reason}"), said
 
 
-def _ask(job: HookJob, settings: Settings, asked: Asked, deadline_s: float, writer: int) -> None:
-    code = 1
-    try:
-        from slurm_ext.burnin.gate import run_burnin
-
-        wanted = BurninJob(
-            job.cluster,
-            job.job_id,
-            job.restarts,
-            job.nodes,
-            job.node,
-            job.gpus,
-            asked.instance_type,
-            max(job.uid, 0),
-            job.partition,
-            asked.strict,
-            asked.reusable,
-        )
-        outcome = run_burnin(wanted, settings, deadline_s=deadline_s)
-        with os.fdopen(writer, "wb") as stream:
-            stream.write(json.dumps(outcome_to_json(outcome)).encode())
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _parse(answer: bytes, seconds: float) -> Outcome:
-    try:
-        return outcome_from_json(json.loads(answer))
-    except ValueError:
-        return unknown("burnin.no-answer", f"our own burn-in gave no answer in {seconds:.1f} s")
+def _wanted(job: HookJob, asked: Asked) -> BurninJob:
+    return BurninJob(
+        job.cluster,
+        job.job_id,
+        job.restarts,
+        job.nodes,
+        job.node,
+        job.gpus,
+        asked.instance_type,
+        max(job.uid, 0),
+        job.partition,
+        asked.strict,
+        asked.reusable,
+    )
 
 
 class _Teller:
