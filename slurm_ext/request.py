@@ -7,9 +7,9 @@ is no token, and nothing in it is ever executed or followed by root. Standard li
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+
+from slurm_ext.patterns import pattern
 
 #: Slurm refuses a comment of more than 1024 bytes (seen on 22.05.8, 24.11.5, 26.05.5), and ours stands behind the user's own.
 TOKEN_MAX = 1024
@@ -17,8 +17,8 @@ TOKEN_MAX = 1024
 #: A budget above this is a typing error.
 RESUME_MAX = 999
 
-_TOKEN = re.compile(r"(?:^|(?<=\s))fm:1((?:;[a-z]=[A-Za-z0-9._/%+-]*)*)(?=\s|$)")
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOKEN = pattern(r"(?:^|(?<=\s))fm:1((?:;[a-z]=[A-Za-z0-9._/%+-]*)*)(?=\s|$)", needs="fm:1")
+_RUN = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 BURNIN_WISHES = ("", "normal", "strict", "skip")
 
 
@@ -57,6 +57,8 @@ def render(request: Request) -> str:
     if request.checkpoint_dir:
         if not is_checkpoint_dir(request.checkpoint_dir):
             raise ValueError(f"not an absolute checkpoint folder: {request.checkpoint_dir!r}")
+        from urllib.parse import quote
+
         parts.append(f"c={quote(request.checkpoint_dir, safe='/')}".replace("~", "%7E"))
     if request.burnin:
         if request.burnin not in BURNIN_WISHES:
@@ -82,7 +84,11 @@ def parse(comment: str) -> Request | None:
         if fields["r"] and (not fields["r"].isdigit() or len(fields["r"]) > len(str(RESUME_MAX))):
             return None
         resume = int(fields["r"]) if fields["r"] else -1
-    run, folder, wish = fields.get("n", ""), unquote(fields.get("c", "")), fields.get("b", "")
+    run, folder, wish = fields.get("n", ""), fields.get("c", ""), fields.get("b", "")
+    if "%" in folder:
+        from urllib.parse import unquote  # here: it is larger than this module, and few folders need it
+
+        folder = unquote(folder)
     if (run and not is_run_name(run)) or (folder and not is_checkpoint_dir(folder)) or wish not in BURNIN_WISHES:
         return None
     return Request(resume, run, folder, wish, fields.get("o") == "1")

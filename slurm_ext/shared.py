@@ -22,6 +22,7 @@ from slurm_ext.config.snapshot import HEARTBEAT_FILE, OFF_FOLDER, read_off
 from slurm_ext.errors import FmslurmError
 from slurm_ext.events import Event
 from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_exclusive
+from slurm_ext.patterns import pattern
 
 #: How long (seconds) a child may take before its work counts as not done.
 TIMEOUT_S = 2.0
@@ -34,13 +35,13 @@ GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
 LEDGER_FOLDER = "ledger"
 LEDGER_WINDOW_S = 3_600.0
 
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_ATTEMPT_PATH = re.compile(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
-_DRAIN = re.compile(r"([0-9]{10,16})-([A-Za-z0-9][A-Za-z0-9._-]*)\.json")
-_PHASE = re.compile(r"[a-z][a-z-]{0,19}")
-_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_NODE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_ATTEMPT = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
+_FILE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ATTEMPT_PATH = pattern(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
+_DRAIN = pattern(r"([0-9]{10,16})-([A-Za-z0-9][A-Za-z0-9._-]*)\.json")
+_PHASE = pattern(r"[a-z][a-z-]{0,19}")
+_ADDRESS = pattern(r"[0-9A-Fa-f.:]{2,45}")
 
 
 class Drain(NamedTuple):

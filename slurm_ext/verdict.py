@@ -5,9 +5,10 @@ Standard library only, NamedTuples for their import cost: hooks import this.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from slurm_ext.patterns import pattern
 
 PASS, WARN, FAIL, UNKNOWN = "pass", "warn", "fail", "unknown"
 VERDICTS = (PASS, WARN, FAIL, UNKNOWN)
@@ -64,12 +65,14 @@ def from_findings(findings: Iterable[Finding], *, rule: str = "findings") -> Ver
     return Verdict(FAIL if strength(worst.action) >= strength("drain") else WARN, found, sentence, rule)
 
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
+_UNPRINTABLE = pattern(r"[^\x20-\x7e]+")
 
 
 def one_line(text: str, limit: int = REASON_MAX) -> str:
     """Return text as one printable ASCII line of at most `limit` characters; hostile text becomes harmless here."""
-    flat = " ".join(_UNPRINTABLE.sub(" ", text).split())
+    if not (text.isascii() and text.isprintable()):
+        text = _UNPRINTABLE.sub(" ", text)
+    flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
 
 

@@ -1,16 +1,13 @@
-"""Where an agent runs and what its workers see: addresses, interface, environment, and leave from slurmd's own limits."""
+"""Where an agent runs and what its workers see: addresses, interface, environment, and leave from slurmd's own limits.
+
+A hook asks only for the environment: what else is needed here is imported where it is.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import glob
 import json
 import os
-import resource
-import socket
-import struct
-import zlib
 from collections.abc import Collection, Mapping
 
 from slurm_ext.burnin.gate import EFA_LIBRARIES
@@ -45,6 +42,8 @@ def ports(key: str, burnin: Burnin) -> list[int]:
     """Return the ports the leader may listen on, in order: the one that is set, else three that follow from the job's key."""
     if burnin.port:
         return [burnin.port]
+    import zlib
+
     low, high = burnin.port_range[0], burnin.port_range[-1]
     start = zlib.crc32(key.encode())
     return [low + (start + step) % (high - low + 1) for step in range(min(3, high - low + 1))]
@@ -56,6 +55,10 @@ def interface_of(address: str) -> str:
         return "lo"
     if ":" in address:
         return _interface_of_ipv6(address)
+    import fcntl
+    import socket
+    import struct
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -66,6 +69,8 @@ def interface_of(address: str) -> str:
 
 
 def _interface_of_ipv6(address: str) -> str:
+    import socket
+
     with contextlib.suppress(OSError, ValueError), open("/proc/net/if_inet6", encoding="ascii") as stream:
         wanted = socket.inet_pton(socket.AF_INET6, address).hex()
         return next((words[5] for line in stream if (words := line.split())[0] == wanted), "")
@@ -109,6 +114,9 @@ def leave_slurmd(*, cgroups: bool) -> None:
 
     All of it where it can be done; nothing here may stop a burn-in. `cgroups` False stays where we are (a job's step).
     """
+    import glob
+    import resource
+
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:

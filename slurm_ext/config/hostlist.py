@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
-_RANGES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+from slurm_ext.patterns import pattern
+
+_RANGES = pattern(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
 class HostlistError(ValueError):
@@ -46,8 +48,8 @@ def contains(text: str, name: str) -> bool:
 
 def _holds(part: str, name: str) -> bool:
     pieces = re.split(r"\[([^\]]*)\]", part)
-    pattern = "".join(re.escape(piece) if number % 2 == 0 else r"(\d+)" for number, piece in enumerate(pieces))
-    found = re.fullmatch(pattern, name)
+    form = "".join(re.escape(piece) if number % 2 == 0 else r"(\d+)" for number, piece in enumerate(pieces))
+    found = re.fullmatch(form, name)
     return found is not None and all(
         _in_ranges(inside, digits) for inside, digits in zip(pieces[1::2], found.groups(), strict=True)
     )

@@ -5,7 +5,6 @@ Standard library only: the JSON snapshot is checked by the same rules as the YAM
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -14,10 +13,37 @@ from typing import Any, NamedTuple, get_type_hints
 
 from slurm_ext.config import model
 from slurm_ext.config.hostlist import HostlistError, split_hostlist
+from slurm_ext.patterns import pattern
+
+#: The annotations of the model, as they are written.
+_COMMON: Mapping[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "tuple[str, ...]": tuple[str, ...],
+    "tuple[int, ...]": tuple[int, ...],
+    "tuple[float, ...]": tuple[float, ...],
+    "tuple[Tier, ...]": tuple[model.Tier, ...],
+}
+
+
+def _hints(shape: type[Any]) -> dict[str, Any]:
+    """Return what typing.get_type_hints does; but it evaluates each of some hundred annotations, and most are one of a few."""
+    found = {name: _COMMON.get(_written(hint)) for name, hint in shape.__annotations__.items()}
+    for name, hint in shape.__annotations__.items():
+        found[name] = found[name] or getattr(model, _written(hint), None)
+    return found if all(found.values()) else get_type_hints(shape)
+
+
+def _written(hint: Any) -> str:
+    """Return an annotation as it is written in the model, where typing has kept that."""
+    return str(getattr(hint, "__forward_arg__", hint))
+
 
 #: Section name -> its NamedTuple. `tiers` is not a section of the file but the shape of each item of staging.tiers.
 SECTIONS: dict[str, type[Any]] = {
-    name: kind for name, kind in get_type_hints(model.Settings).items() if name not in ("source_hash", "generation")
+    name: kind for name, kind in _hints(model.Settings).items() if name not in ("source_hash", "generation")
 }
 
 #: Suffix of a key -> (what a person calls it, bounds). The longest suffix that fits wins.
@@ -82,7 +108,7 @@ PATHS = frozenset(
 #: Paths without which nothing works: empty is no value.
 NEVER_EMPTY = frozenset({("site", key) for key in ("state_dir", "run_dir", "log_dir", "prefix", "root")})
 
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]+)\s*")
+_QUANTITY = pattern(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]+)\s*")
 _SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     "ms": 0.001,
@@ -141,7 +167,7 @@ class Key(NamedTuple):
 def keys(section: str) -> Mapping[str, Key]:
     """Return the keys of one section (or of `tiers`) with what each may hold."""
     shape = model.Tier if section == "tiers" else SECTIONS[section]
-    return {name: _key(section, name, hint) for name, hint in get_type_hints(shape).items()}
+    return {name: _key(section, name, hint) for name, hint in _hints(shape).items()}
 
 
 def _key(section: str, name: str, hint: Any) -> Key:
@@ -164,6 +190,8 @@ def _number(value: float) -> str:
 
 def nearest(word: str, words: list[str]) -> str:
     """Return ` Did you mean X?` for the nearest of words, or an empty string where none is near."""
+    import difflib  # here: only mistakes need it
+
     found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     return f" Did you mean {found[0]}?" if found else ""
 

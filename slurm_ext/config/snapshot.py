@@ -7,7 +7,6 @@ No snapshot ever seen means every room is off and every job passes. Standard lib
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -27,6 +26,7 @@ from slurm_ext.config.modes import (
     switch_off,
 )
 from slurm_ext.config.rules import SECTIONS, Key, check_number, check_together, check_word, keys
+from slurm_ext.digest import sha256_hex
 from slurm_ext.errors import ConfigError, UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
 
@@ -74,7 +74,7 @@ def to_json(settings: Settings, *, pushed: float) -> bytes:
 
 
 def _hash(sections: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
+    return sha256_hex(json.dumps(sections, sort_keys=True).encode())
 
 
 def from_json(content: bytes | str, *, name: str = SNAPSHOT_FILE) -> Settings:

@@ -18,12 +18,13 @@ from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import CommandNotFoundError
 from slurm_ext.gate import kernel_log, smi
 from slurm_ext.gate.model import Facts, KernelLine, Probe, Smi
+from slurm_ext.patterns import pattern
 
 #: A child says what it found this long (seconds) before the whole look ends, so that its words still arrive.
 MARGIN_S = 0.3
 
 #: Messages that any rule looks at; the rest of a ring of thousands of lines stays in the child.
-_OF_INTEREST = re.compile(
+_OF_INTEREST = pattern(
     r"NVRM|nvidia-nvswitch|infiniband|efa |nvme|Lustre|EDAC|oom-kill|segfault|EXT4-fs|XFS|\bib\w+: |Linux version"
 )
 

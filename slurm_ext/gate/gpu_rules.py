@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from slurm_ext.gate import xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
 from slurm_ext.gate.smi import pci_address
+from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: NVIDIA's return criterion for pages retired by both kinds of error; the table holds 64.
@@ -27,8 +28,11 @@ HELD_DOWN_SHARE = 0.5
 NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
-_LOST = re.compile(rf"[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)")
-_INFOROM = re.compile(rf"infoROM is corrupted at gpu {_PCI}", re.I)
+_LOST = pattern(
+    rf"[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)",
+    needs="device handle",
+)
+_INFOROM = pattern(rf"infoROM is corrupted at gpu {_PCI}", re.I)
 
 #: What a whole answer says when there is none: text, id, verdict, action. Exit codes: nvidia-smi(1), RETURN VALUE.
 _NO_ANSWER: tuple[tuple[str, str, str, str], ...] = (
@@ -81,7 +85,7 @@ def _said(smi: Smi, expected: int | None) -> list[Judged]:
     ]
     items += [
         judged(WARN, "gpu.inforom-corrupt", f"gpu@{pci_address(found[1])}", "replace", found[0])
-        for found in _INFOROM.finditer(smi.said)
+        for found in (_INFOROM.finditer(smi.said) if smi.said else ())
     ]
     lowered = smi.said.lower()
     for text, id_, verdict, action in _NO_ANSWER:

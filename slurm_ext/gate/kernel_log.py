@@ -8,19 +8,19 @@ Only what the kernel itself said counts as a driver's message: a user can write 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 
 from slurm_ext.gate.model import KernelLine
+from slurm_ext.patterns import pattern
 
-_KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)")
-_SECONDS = re.compile(r"\[\s*(\d+\.\d+)\]\s?(.*)")
-_CTIME = re.compile(r"\[?(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]?\s(.*)")
-_ISO = re.compile(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?\]?\s+(.*)")
-_DECODED = re.compile(r"(kern|user|daemon|syslog|auth|local\d|[a-z]+)\s*:(\w+)\s*:\s(.*)")
-_PRIORITY = re.compile(r"<(\d+)>(.*)")
-_RFC3164 = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)")
-_TAGGED = re.compile(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)")
+_KMSG = pattern(r"(\d+),(\d+),(\d+),[^;]*;(.*)")
+_SECONDS = pattern(r"\[\s*(\d+\.\d+)\]\s?(.*)")
+_CTIME = pattern(r"\[?(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]?\s(.*)")
+_ISO = pattern(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?\]?\s+(.*)")
+_DECODED = pattern(r"(kern|user|daemon|syslog|auth|local\d|[a-z]+)\s*:(\w+)\s*:\s(.*)")
+_PRIORITY = pattern(r"<(\d+)>(.*)")
+_RFC3164 = pattern(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)")
+_TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)")
 
 
 def parse(text: str) -> list[KernelLine]:

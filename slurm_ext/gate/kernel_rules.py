@@ -6,36 +6,41 @@ itself set back to None. Several lines of one event are one finding.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_ext.gate import xid
 from slurm_ext.gate.kernel_log import same_boot
 from slurm_ext.gate.model import Judged, KernelLine, judged
+from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, strength
 
 _PCI = r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:\d+)?\): (\d+)(?:,\s*(.*))?$")
-_NVLINK5 = re.compile(
+_XID = pattern(rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:\d+)?\): (\d+)(?:,\s*(.*))?$", needs="Xid")
+_NVLINK5 = pattern(
     r"(?:.*, )?([A-Z][A-Z0-9_/]+)\s+(Fatal|Nonfatal|Non-fatal)\s+XC\d+ i\d+ Link (-?\d+) \(0x[0-9a-f]+ (0x[0-9a-f]+)"
 )
-_RECOVERY = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to (0x[0-9a-fA-F]+)")
-_OFF_BUS = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}:? .*fallen off the bus")
-_INIT = re.compile(rf"NVRM: GPU {_PCI}: (?:RmInitAdapter|rm_init_adapter) failed")
-_SXID = re.compile(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d+), (Fatal|Non-fatal)")
-_EFA_SILENT = re.compile(r"(?:infiniband |efa \S+ )?(\w+): The device didn't send any completion for admin cmd")
-_EFA_REFUSED = re.compile(r"(?:infiniband |efa \S+ )?(\w+): Failed to process command")
-_CARRIER = re.compile(r"(?:systemd-networkd\[\d+\]: )?(ib\w*): (?:lost carrier|[Ll]ink is [Dd]own|link down)")
-_NVME_TIMEOUT = re.compile(r"nvme (nvme\d+): I/O .*timeout")
-_NVME_DEAD = re.compile(
-    r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)"
+_RECOVERY = pattern(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to (0x[0-9a-fA-F]+)")
+_OFF_BUS = pattern(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}:? .*fallen off the bus", needs="fallen off the bus")
+_INIT = pattern(rf"NVRM: GPU {_PCI}: (?:RmInitAdapter|rm_init_adapter) failed", needs="failed")
+_SXID = pattern(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d+), (Fatal|Non-fatal)", needs="SXid")
+_EFA_SILENT = pattern(
+    r"(?:infiniband |efa \S+ )?(\w+): The device didn't send any completion for admin cmd", needs="send any completion"
 )
-_EVICTED = re.compile(r"LustreError: .*?(\S+?)-(osc|mdc)-\S+: This client was evicted by (\S+?);")
-_OOM_JOB = re.compile(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*\bjob_(\d+)")
-_OOM_NODE = re.compile(r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)\b")
-_EDAC = re.compile(r"EDAC MC\d+: \d+ (CE|UE) ")
-_READ_ONLY = re.compile(r"(?:EXT4-fs|XFS) \(?(\w+)\)?:? .*(?:Remounting filesystem read-only|Shutting down filesystem)")
-_SEGFAULT = re.compile(r"\S+\[\d+\]: segfault at ")
+_EFA_REFUSED = pattern(r"(?:infiniband |efa \S+ )?(\w+): Failed to process command", needs="Failed to process command")
+_CARRIER = pattern(r"(?:systemd-networkd\[\d+\]: )?(ib\w*): (?:lost carrier|[Ll]ink is [Dd]own|link down)", needs="ib")
+_NVME_TIMEOUT = pattern(r"nvme (nvme\d+): I/O .*timeout", needs="timeout")
+_NVME_DEAD = pattern(
+    r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)",
+    needs="nvme",
+)
+_EVICTED = pattern(r"LustreError: .*?(\S+?)-(osc|mdc)-\S+: This client was evicted by (\S+?);", needs="evicted")
+_OOM_JOB = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*\bjob_(\d+)", needs="oom-kill")
+_OOM_NODE = pattern(r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)\b", needs="oom-kill")
+_EDAC = pattern(r"EDAC MC\d+: \d+ (CE|UE) ", needs="EDAC MC")
+_READ_ONLY = pattern(
+    r"(?:EXT4-fs|XFS) \(?(\w+)\)?:? .*(?:Remounting filesystem read-only|Shutting down filesystem)", needs="filesystem"
+)
+_SEGFAULT = pattern(r"\S+\[\d+\]: segfault at ", needs="segfault at ")
 
 #: Carrier losses from which on one interface flaps (a single loss is a link that was taken down on purpose).
 FLAPS = 3

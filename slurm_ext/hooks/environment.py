@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_ext import request as requests
+from slurm_ext.patterns import pattern
 from slurm_ext.request import Request
 from slurm_ext.slurm.hostlist import HostlistError, expand
 
-_JOB_ID = re.compile(r"[0-9]{1,12}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_EXIT = re.compile(r"(\d{1,3}):(\d{1,3})")
+_JOB_ID = pattern(r"[0-9]{1,12}")
+_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_CLUSTER = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_EXIT = pattern(r"(\d{1,3}):(\d{1,3})", needs=":")
 
 #: slurmd passes a comment of any length; a token of ours lies at its end.
 COMMENT_TAIL = 8192
@@ -75,10 +76,10 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
     """
     problems: list[str] = []
 
-    def word(pattern: re.Pattern[str], *names: str) -> str:
+    def word(form: re.Pattern[str], *names: str) -> str:
         for name in names:
             value = environment.get(name, "")
-            if value and pattern.fullmatch(value):
+            if value and form.fullmatch(value):
                 return value
             if value:
                 problems.append(f"{name} has not the form it must have")

@@ -6,8 +6,9 @@ reads `NAME=value` lines from /etc/nccl.conf, and the environment goes before th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+
+from slurm_ext.patterns import pattern
 
 CONF_FILE = "/etc/nccl.conf"
 
@@ -17,7 +18,7 @@ CONF_MAX_BYTES = 65536
 #: So many lines a job's log gets at most, and so much of a value.
 LINES_MAX, VALUE_MAX = 8, 60
 
-_NAME = re.compile(r"(NCCL|OFI|OFI_NCCL|FI)_[A-Z0-9_]{1,60}")
+_NAME = pattern(r"(NCCL|OFI|OFI_NCCL|FI)_[A-Z0-9_]{1,60}")
 
 #: They report, name a place, or are another program's: nothing moves otherwise for them. Names, and beginnings of names.
 _SILENT = frozenset(

@@ -8,7 +8,6 @@ mark that voids them by epilogs and health checks.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from slurm_ext import __version__
 from slurm_ext.config.model import Settings, at_node
+from slurm_ext.digest import sha256_hex
 from slurm_ext.verdict import PASS, Verdict
 
 FOLDER, PASSED, VOID = "burnin", "passed.json", "void.json"
@@ -74,7 +74,7 @@ class Now(NamedTuple):
 
 def of_nodes(nodes: Iterable[str]) -> str:
     """Return the text that names a set of nodes, in whatever order."""
-    return hashlib.sha256("\n".join(sorted(set(nodes))).encode()).hexdigest()
+    return sha256_hex("\n".join(sorted(set(nodes))).encode())
 
 
 def of_findings(verdict: Verdict) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ def _stack(settings: Settings, node: str) -> bytes:
         burnin.sustain_s,
         burnin.strict_sustain_s,
     ]
-    return hashlib.sha256(json.dumps([driver, files, terms]).encode()).hexdigest().encode()
+    return sha256_hex(json.dumps([driver, files, terms]).encode()).encode()
 
 
 def read(run_dir: str) -> tuple[tuple[Pass, ...], Void | None]:

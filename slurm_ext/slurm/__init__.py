@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError
-from slurm_ext.slurm.cli_backend import TIMEOUT_S, CliBackend
-from slurm_ext.slurm.protocol import Slurm
+
+if TYPE_CHECKING:  # a hook that only reads a hostlist must not import a backend
+    from slurm_ext.slurm.protocol import Slurm
+
+#: How long (seconds) one call may take: a healthy controller answers in milliseconds; a dead one makes commands retry for minutes.
+TIMEOUT_S = 10.0
 
 
 def connect(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> Slurm:
@@ -21,4 +27,6 @@ def connect(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> Slurm:
         return PyslurmBackend(settings, timeout_s=timeout_s)
     if wanted == "slurmrestd":
         raise LackingError("the slurmrestd backend is not built yet", remedy="Set site.backend to cli or auto")
+    from slurm_ext.slurm.cli_backend import CliBackend
+
     return CliBackend(settings, timeout_s=timeout_s)

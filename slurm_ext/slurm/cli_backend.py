@@ -12,13 +12,10 @@ from collections.abc import Mapping, Sequence
 from slurm_ext.command import CLEAN_PATH, Result, clean_env, run
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import SlurmError
-from slurm_ext.slurm import parse
+from slurm_ext.slurm import TIMEOUT_S, parse
 from slurm_ext.slurm.hostlist import fold, is_node_name
 from slurm_ext.slurm.model import Job, Node, Partition, Version
 from slurm_ext.slurm.versions import parse_version
-
-#: A healthy controller answers in milliseconds; a dead one makes the commands retry for minutes.
-TIMEOUT_S = 10.0
 
 #: Where Slurm lies on images that put it outside the usual folders (ParallelCluster).
 KNOWN_FOLDERS = ("/opt/slurm/bin",)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from slurm_ext.patterns import pattern
+
 #: No cluster has more nodes than this; a text that names more is a mistake or an attack.
 MAX_NAMES = 65_536
 MAX_TEXT = 1 << 20
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_ALLOWED = re.compile(r"[A-Za-z0-9._\-\[\],\s]*")
-_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
-_LAST_NUMBER = re.compile(r"(.*?)(\d{1,18})")
+_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_ALLOWED = pattern(r"[A-Za-z0-9._\-\[\],\s]*")
+_RANGE = pattern(r"(\d{1,18})(?:-(\d{1,18}))?")
+_LAST_NUMBER = pattern(r"(.*?)(\d{1,18})")
 
 
 class HostlistError(ValueError):
@@ -66,7 +68,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _expand_part(part: str, limit: int) -> Iterator[str]:
-    pieces = re.split(r"\[([^\]]*)\]", part)
+    pieces = re.split(r"\[([^\]]*)\]", part) if "[" in part else [part]
     # Odd pieces stood in brackets. The count is known before anything is built, so `[0-99][0-99][0-99]...` costs nothing.
     dimensions = [_ranges(piece) if number % 2 else None for number, piece in enumerate(pieces)]
     total = 1

@@ -16,8 +16,8 @@ from typing import Any
 from slurm_ext.command import call_bounded
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError
-from slurm_ext.slurm import parse
-from slurm_ext.slurm.cli_backend import TIMEOUT_S, CliBackend, checked_job_id
+from slurm_ext.slurm import TIMEOUT_S, parse
+from slurm_ext.slurm.cli_backend import CliBackend, checked_job_id
 from slurm_ext.slurm.model import Job
 
 
