@@ -205,14 +205,6 @@ def test_a_bad_late_node_is_convicted_by_the_witnesses(make_cluster: Make) -> No
     assert {(o.verdict.verdict, o.culprits) for o in outcomes.values()} == {(FAIL, ("n4",))}, (outcomes, cluster.log())
 
 
-def test_a_node_that_never_comes_costs_the_wait_and_nobody_a_drain(make_cluster: Make) -> None:
-    cluster = make_cluster(4, rendezvous_s=1.5, late_s=4.0, deadline_s=10.0)
-    outcomes = Hooks(cluster).run(("n0", "n1", "n2"))
-    assert {(o.verdict.verdict, o.verdict.rule) for o in outcomes.values()} == {(UNKNOWN, "burnin.peer-absent")}
-    assert {tuple(o.measured["suspects"]) for o in outcomes.values()} == {("n3",)}
-    assert {o.measured["passed"] for o in outcomes.values()} == {True}
-
-
 def on_share(cluster: Cluster) -> str:
     """Give a cluster a share, and return its path."""
     share = cluster.folder / "share"
@@ -221,10 +213,15 @@ def on_share(cluster: Cluster) -> str:
     return str(share)
 
 
-def test_who_comes_when_all_is_over_reads_what_became_of_it(make_cluster: Make) -> None:
+def test_a_node_that_never_comes_costs_nobody_a_drain_and_who_comes_too_late_reads_what_became_of_it(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(4, rendezvous_s=1.5, late_s=2.0, deadline_s=10.0)
     share = on_share(cluster)
-    Hooks(cluster).run(("n0", "n1", "n2"))
+    outcomes = Hooks(cluster).run(("n0", "n1", "n2"))
+    assert {(o.verdict.verdict, o.verdict.rule) for o in outcomes.values()} == {(UNKNOWN, "burnin.peer-absent")}
+    assert {tuple(o.measured["suspects"]) for o in outcomes.values()} == {("n3",)}
+    assert {o.measured["passed"] for o in outcomes.values()} == {True}
     path = shared.attempt_path(share, "c/7-0", shared.BURNIN_FILE)
     until(lambda: os.path.exists(path))
     for late in ("n3", "n0"):

@@ -73,12 +73,12 @@ def test_where_all_stand_by_it_no_worker_starts_and_else_all_are_tested(make_clu
 
 
 def test_the_hook_can_read_what_goes_on(make_cluster: Make) -> None:
-    cluster = make_cluster(3)
+    cluster = make_cluster(3, rendezvous_s=4.0)
     seen: list[dict[str, object]] = []
     done = threading.Event()
 
     def look() -> None:
-        while not done.is_set():
+        while not done.wait(0.01):
             for path in cluster.folder.glob("n0/run/burnin/7-0.d/progress.json"):
                 try:
                     data = json.loads(path.read_text())

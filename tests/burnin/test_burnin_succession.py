@@ -180,7 +180,7 @@ def test_an_absent_leader_is_followed_by_the_next(make_cluster: Make) -> None:
 
 
 def test_two_absent_leaders_are_followed_by_the_third_and_none_by_nobody(make_cluster: Make) -> None:
-    cluster = make_cluster(5, rendezvous_s=6.0)
+    cluster = make_cluster(5, rendezvous_s=4.0)
     outcome = Hooks(cluster, late_s=0.0).run(("n2", "n3"))["n3"]
     assert (outcome.measured["leader"], outcome.measured["absent"]) == ("n2", ["n0", "n1", "n4"]), cluster.log()
     outcome = Hooks(cluster, late_s=0.0, job_id="8").run(("n3", "n4"))["n4"]

@@ -141,16 +141,18 @@ def make_bench(make_cluster: Callable[..., Cluster], standin_libraries: Path) ->
 @pytest.mark.parametrize("size", [1 << 12, 1 << 18, 1 << 22], ids=["4K", "256K", "4M"])
 def test_sustained_traffic_has_the_same_count_everywhere_and_ends_on_time(make_bench: MakeBench, size: int) -> None:
     bench = make_bench(2)
+    began = time.monotonic()
     bench.order(bytes=size, sustain_s=1.0)
     ranks = bench.ranks()
+    assert time.monotonic() - began > 0.9
     assert [r["state"] for r in ranks] == [OK] * 4, [r["text"] for r in ranks]
     (steps,) = {r["sustain_steps"] for r in ranks}
     assert len({r["step"] for r in ranks}) == 1
     assert ranks[0]["step"] >= len(CHECKS) + agreement.WARM_LEAST + 3 + steps
     assert all(r["sustain_ms"] > 0 and r["drift"] > 0 for r in ranks)
-    # Busy machines stretch times between the batches, too: a wide gap, but a count that is off by 3 shows.
+    # By the middle of all times, which on a busy machine is far below their mean.
     spent = steps * sum(r["sustain_ms"] for r in ranks) / len(ranks) / 1e3
-    assert 0.2 < spent < 3.0
+    assert 0.02 < spent < 3.0
     (checksums,) = {r["checksums"] for r in ranks}
     assert len(checksums) == len(CHECKS) + 2
 
