@@ -228,7 +228,7 @@ def test_where_all_nodes_look_bad_the_job_is_held_and_why_says_what_to_do(site: 
 def test_a_peer_that_never_comes_costs_the_job_that_node_alone(site: Lab) -> None:
     gone = site.nodes[1]
     configure(site, deadline_s=15.0, rendezvous_s=4.0, late_s=3.0)
-    late(site, gone, 40)
+    late(site, gone, 25)
     job, _ = submit(site, "true\n", "-N2")
     until(lambda: run(site, job), "it is decided", timeout_s=60)
     assert run(site, job)["decision"]["exclude"] == [gone]
