@@ -16,6 +16,18 @@ from slurm_ext.burnin.model import BurninJob, Outcome
 from slurm_ext.config.model import Burnin, Settings, Site
 
 
+#: Kinds of faults that wait for ten seconds or more and go the way of another one, which the short run tries: of rate that is
+#: delay, of what stands still in an all-reduce hang-abort and dstate-iteration, before the first one hang-init and driver-hangs.
+LONG_KINDS = ("rate", "hang-iteration", "hang-one-gpu", "stop-iteration", "stop-init", "dstate-init", "dstate-driver")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long kinds of faults to the soak."""
+    for item in items:
+        if item.path.name == "test_burnin_faults.py" and item.name.endswith(tuple(f"[{name}]" for name in LONG_KINDS)):
+            item.add_marker(pytest.mark.soak)
+
+
 @pytest.fixture(scope="session")
 def standin_libraries(libraries: Path) -> Path:
     """The folder of the stand-in libraries."""

@@ -213,7 +213,7 @@ def strike(cluster: Cluster, hooks: Hooks, victim: str, number: signal.Signals) 
         os.kill(agent, signal.SIGKILL)  # nothing but its own deadline would end that wait
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.soak), signal.SIGSTOP])
 def test_a_dead_or_frozen_follower_holds_nobody(make_cluster: Make, number: signal.Signals) -> None:
     cluster = make_cluster(3, sustain_s=3.0, deadline_s=40.0)
     hooks = Hooks(cluster, late_s=0.0)
@@ -229,7 +229,7 @@ def test_a_dead_or_frozen_follower_holds_nobody(make_cluster: Make, number: sign
     assert all(outcomes[name].measured["passed"] for name in ("n0", "n2"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)])
 def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make, number: signal.Signals) -> None:
     cluster = make_cluster(4, sustain_s=4.0, deadline_s=40.0)
     hooks = Hooks(cluster, late_s=0.0)
@@ -316,7 +316,9 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
     return "none"
 
 
-@pytest.mark.parametrize(("blind", "leads"), [(("n1",), "n0"), (("n1", "n2", "n3"), "n1")])
+@pytest.mark.parametrize(
+    ("blind", "leads"), [pytest.param(("n1",), "n0", marks=pytest.mark.soak), (("n1", "n2", "n3"), "n1")]
+)
 def test_two_that_lead_find_each_other_and_the_smaller_part_gives_up(
     make_cluster: Make, blind: tuple[str, ...], leads: str
 ) -> None:
