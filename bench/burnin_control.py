@@ -28,7 +28,7 @@ from typing import Any
 
 from slurm_ext import __version__, channel, keys
 from slurm_ext.burnin.leader import Leader, Terms
-from slurm_ext.burnin.model import RankReport
+from slurm_ext.burnin.model import RankReport, shortened
 from slurm_ext.channel import Hub
 from slurm_ext.credential import Authenticator, MungeAuthenticator
 from slurm_ext.credential_tls import KeyAuthenticator
@@ -64,7 +64,7 @@ class Node:
         elif kind == "id" and message["round"] == self._order.get("round"):
             self._ids += 1
             if self._ids == (GPUS if self._order.get("rails") else 1):
-                ranks = [self._rank(gpu)._asdict() for gpu in range(GPUS)]
+                ranks = [shortened(self._rank(gpu)._asdict()) for gpu in range(GPUS)]
                 self._send({"t": "report", "round": message["round"], "ranks": ranks, "facts": {}})
         elif kind == "verdict":
             self.verdict = message

@@ -110,6 +110,7 @@ class MungeAuthenticator:
         """Load libmunge and see that munged's socket answers. Raise LackingError where either is missing."""
         self.allowed_uids = frozenset({0, os.geteuid()} if allowed_uids is None else allowed_uids)
         self._server_side: Side | None = None
+        self._client_side: Side | None = None
         self._rests_until = 0.0
         try:
             self._lib = ctypes.CDLL("libmunge.so.2")
@@ -195,7 +196,9 @@ class MungeAuthenticator:
         from slurm_ext import credential_tls
 
         if not server:
-            return Side(credential_tls.unproven_client(), b"")
+            if self._client_side is None:
+                self._client_side = Side(credential_tls.unproven_client(), b"")
+            return self._client_side
         if self._server_side is None:
             self._server_side = credential_tls.passing_server()
         return self._server_side

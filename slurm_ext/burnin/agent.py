@@ -24,7 +24,7 @@ from slurm_ext import __version__
 from slurm_ext.burnin import addresses, attempt, surroundings
 from slurm_ext.burnin.following import Following
 from slurm_ext.burnin.leader import Leader
-from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, unknown
+from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, shortened, unknown
 from slurm_ext.burnin.succession import prevails
 from slurm_ext.burnin.terms import terms, times
 from slurm_ext.burnin.workplace import Workplace
@@ -165,6 +165,8 @@ class Agent:
         if self._following.itself:
             self._inbox.append(("", message))
         elif self._following.leader and self._hub is not None:
+            if "ranks" in message and message.get("t") == "report":
+                message = {**message, "ranks": [shortened(rank) for rank in message["ranks"]]}
             self._hub.send(self._following.leader, message)
 
     def _to_node(self, node: str, message: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext.burnin import judge, mnnvl, plan, roll, rules, thresholds, transport
-from slurm_ext.burnin.model import OK, Decision, GroupResult, Past, RankReport, Round, RoundResult
+from slurm_ext.burnin.model import OK, Decision, GroupResult, Past, RankReport, Round, RoundResult, rank_from
 from slurm_ext.burnin.traffic import CHECKS
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
@@ -116,7 +116,7 @@ class Cohort:
         elif kind == "trouble" and not group.stop_at:
             group.stop_at = now + TROUBLE_GRACE_S
         elif kind == "report" and node not in group.reports and node not in self.lost:
-            ranks = [RankReport(**{**rank, "checksums": tuple(rank["checksums"])}) for rank in message["ranks"]]
+            ranks = [rank_from(rank, node) for rank in message["ranks"]]
             group.reports[node] = ranks
             if message.get("facts") and node not in self.facts:
                 self.facts[node] = message["facts"]

@@ -67,6 +67,31 @@ class RankReport(NamedTuple):
     drift: float = 1.0  # its last quarter's median by its first's
 
 
+_SHORT = (
+    "state",
+    "cause",
+    "text",
+    "slowest_ms",
+    "pace_ms",
+    "mismatches",
+    "first_bad",
+    "sustain_ms",
+    "sustain_steps",
+    "drift",
+)
+
+
+def shortened(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a RankReport in plain data without what is as it usually is; thousands of them go to one leader."""
+    usual = RankReport._field_defaults
+    return {name: value for name, value in rank.items() if name not in _SHORT or value != usual[name]}
+
+
+def rank_from(rank: Mapping[str, Any], node: str) -> RankReport:
+    """Return the RankReport that `node` sent, whatever name it gave itself. Raise TypeError where it is none."""
+    return RankReport(**{**rank, "node": node, "checksums": tuple(rank.get("checksums", ()))})
+
+
 class Suspect(NamedTuple):
     """A node that the evidence points at, and why in words. `local`: it showed so without any partner."""
 
