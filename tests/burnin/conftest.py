@@ -15,7 +15,6 @@ from slurm_ext.burnin.gate import run_burnin
 from slurm_ext.burnin.model import BurninJob, Outcome
 from slurm_ext.config.model import Burnin, Settings, Site
 
-
 #: Kinds of faults that wait for ten seconds or more and go the way of another one, which the short run tries: of rate that is
 #: delay, of what stands still in an all-reduce hang-abort and dstate-iteration, before the first one hang-init and driver-hangs.
 LONG_KINDS = ("rate", "hang-iteration", "hang-one-gpu", "stop-iteration", "stop-init", "dstate-init", "dstate-driver")
