@@ -59,12 +59,24 @@ def step(
     scopes = _scopes(results, within, leaves, passed)
     decisions: list[tuple[Decision, Evidence]] = []
     waiting: list[Round] = []
-    for first, evidence in scopes:
+    later = 0
+    for index, (first, evidence) in enumerate(scopes):
         found = _one_scope(evidence, first)
+        if isinstance(found, Round) and found.kind == "again" and len(first.nodes) > 2:
+            # All of a group together takes longest. While another one is in pairs, its own open pairs are tried first; and
+            # where a culprit is found elsewhere, a group whose nodes and pairs are all well need not run again.
+            others = [e for i, (_, e) in enumerate(scopes) if i != index and plan_evidence.doubtful(e)]
+            if others:
+                later += 1
+                groups = plan_pairs.repeating(evidence)
+                waiting += [Round("confirm", groups)] if groups else []
+                continue
         if isinstance(found, Round):
             waiting.append(found)
         else:
             decisions.append((found, evidence))
+    if not waiting and later and not any(found.culprits for found, _ in decisions):
+        waiting = [step for f, e in scopes if isinstance(step := _one_scope(e, f), Round)]
     if waiting and conclude:
         proven = [(e, plan_guilt.convicted(e)) for first, e in scopes if e.tests or e.alone]
         stops = [plan_words.convict(e, guilty) for e, guilty in proven if 0 < len(guilty) <= third(e.nodes)]
@@ -108,14 +120,19 @@ def _scopes(
         )
         scopes.append((first, evidence._replace(beside=tuple(n for n in beside if n in borrowed))))
     # A switch may lie below two groups: until it is known that another one only dipped, it may be the same trouble.
-    unsettled = [
-        evidence.rounds < 2 or bool(plan_evidence.doubtful(evidence) or plan_pairs.open_pairs(evidence))
-        for _, evidence in scopes
-    ]
+    unsettled = [not _settled(evidence, first) for first, evidence in scopes]
     return [
         (first, evidence._replace(company=sum(unsettled) - unsettled[i] > 0))
         for i, (first, evidence) in enumerate(scopes)
     ]
+
+
+def _settled(evidence: Evidence, first: GroupResult) -> bool:
+    """Say whether a group that failed only dipped: it passed when repeated, or every node and every pair of it did."""
+    if evidence.rounds > 1 and not plan_evidence.doubtful(evidence) and not plan_pairs.open_pairs(evidence):
+        return True
+    found = _one_scope(evidence, first)
+    return isinstance(found, Decision) and found.verdict.verdict != FAIL
 
 
 def _one_scope(evidence: Evidence, first: GroupResult) -> Round | Decision:

@@ -223,13 +223,13 @@ def _counts(evidence: Evidence, node: str, test: Test, aside: set[str]) -> bool:
             return any(near) and all(any(t.outcome == OK for t in tests) for tests in near if tests)
     if across and evidence.leaf(node):
         return True
-    if not evidence.leaf(node) and not _clean(evidence, partner, {node, *aside}):
+    if not evidence.leaf(node) and not clean(evidence, partner, {node, *aside}):
         return False
     now = [t for t in evidence.rows[test.number] if not {node, *aside}.intersection(t.nodes)]
     return not now or _behind(test, now, best=False)
 
 
-def _clean(evidence: Evidence, node: str, aside: set[str]) -> bool:
+def clean(evidence: Evidence, node: str, aside: set[str]) -> bool:
     """Say whether a partner does well with most others: one below a bad switch is slow with whom it meets."""
     outcomes = [t.outcome for t in evidence.of[node] if t.other(node) not in aside]
     return 2 * outcomes.count(SLOW) <= len(outcomes)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_ext.burnin.model import OK, SLOW
 from slurm_ext.burnin.plan_evidence import Evidence
-from slurm_ext.burnin.plan_guilt import NEAR_TESTS, counted, lacks_inside, near
+from slurm_ext.burnin.plan_guilt import NEAR_TESTS, clean, counted, lacks_inside, near
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -125,17 +125,20 @@ class _Round:
                         self.add(name, other)
         good = [name for name in self._pool if name in evidence.cleared]
         turn = 1 if evidence.rounds % 2 == 0 else -1
-        # Those of other groups that may sit under the same switch, too.
-        failures = {n: turn * len(evidence.failed(n)) + 1000 * (n in evidence.beside) for n in self._pool}
+        failures = {n: turn * len(evidence.failed(n)) for n in self._pool}
         for name in sorted(doubtful, key=lambda n: -len(evidence.failed(n))):
             inside = not self._across and lacks_inside(evidence, name, doubtful)
             told = Counter(test.other(name) for test in counted(evidence, name, doubtful))
             if not evidence.leaf(name):
+                # Who is slow with others, too, is no witness, until it did well again: with somebody else.
+                fine = [other for other in good if clean(evidence, other, {name, *doubtful})]
                 # It may share a switch, and then do well, with those next to it in Slurm's order, before it or behind.
                 sides = [(sum(told[n] for n in side), side) for side in near(evidence, name)]
                 times, side = min(sides, key=lambda pair: pair[0])
                 if turn > 0 or times < NEAR_TESTS:
-                    self._choose(name, [other for other in good if other in side], failures, told)
+                    self._choose(name, [other for other in fine if other in side], failures, told)
+                self._choose(name, [n for n in fine if n in evidence.beside and not told[n]], failures)
+                self._choose(name, fine, failures, told)
             self._choose(name, good, failures, told, sort_first=inside)
         for name in doubtful:
             self._choose(name, [other for other in doubtful if not self._met[frozenset((name, other))]])
