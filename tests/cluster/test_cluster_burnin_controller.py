@@ -228,7 +228,7 @@ def test_where_all_nodes_look_bad_the_job_is_held_and_why_says_what_to_do(site: 
 def test_a_peer_that_never_comes_costs_the_job_that_node_alone(site: Lab) -> None:
     gone = site.nodes[1]
     configure(site, deadline_s=15.0, rendezvous_s=4.0, late_s=3.0)
-    late(site, gone, 25)
+    late(site, gone, 40)
     job, _ = submit(site, "true\n", "-N2")
     until(lambda: run(site, job), "it is decided", timeout_s=60)
     assert run(site, job)["decision"]["exclude"] == [gone]
@@ -300,18 +300,11 @@ def test_a_job_gets_back_the_time_that_its_gate_took(site: Lab) -> None:
     assert shown(site, job, "TimeLimit") == "00:02:00"
     until(lambda: shown(site, job, "TimeLimit") == "00:03:00", "the limit is raised")
     assert state(site, job) == "RUNNING"
-    # Once, and never beyond the partition's own.
+    # Once; test_resume_time_back has that it is never beyond the partition's own.
     finish(site, job, restarted=0)
     assert shown(site, job, "TimeLimit") == "00:03:00"
     (step,) = [step for one in why(site, job)["runs"] for step in one["steps"] if step["step"] == "time"]
     assert step["detail"].startswith("2 min -> 3 min: the gate took 1")
-    site.run(["scontrol", "update", "partitionname=gpu", "maxtime=2"])
-    try:
-        job, _ = submit(site, "true\n", "-N2", "-t", "2")
-        finish(site, job, restarted=0)
-        assert shown(site, job, "TimeLimit") == "00:02:00"
-    finally:
-        site.run(["scontrol", "update", "partitionname=gpu", "maxtime=unlimited"])
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_what_the_gate_does_can_be_asked_while_it_runs(site: Lab) -> None:
 
 
 def test_the_next_node_acts_where_the_leaders_hook_dies(site: Lab) -> None:
-    configure(site, rendezvous_s=8.0, late_s=4.0, on_unknown="requeue")
+    configure(site, deadline_s=20.0, rendezvous_s=8.0, late_s=4.0, on_unknown="requeue")
     for node in site.nodes[:3]:
         site.fault(node, "nccl-hang", where="init")
     job, out = submit(site, "echo ran\n", "-N3")

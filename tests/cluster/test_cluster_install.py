@@ -18,7 +18,7 @@ from slurm_ext.slurm import parse
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 
 #: Where records and Slurm's own files change by themselves.
-LIVE = ("slurm/", "log/", "run/", "nodes/", "share/nodes", "share/controller/", "journal.jsonl")
+LIVE = ("slurm/", "log/", "run/", "nodes/", "share/nodes", "share/controller/", "share/topology", "journal.jsonl")
 
 
 @pytest.fixture
