@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Cluster
+from fault_kinds import states
 
 from slurm_ext.burnin import history, surroundings
 from slurm_ext.burnin.model import Outcome
@@ -199,12 +200,15 @@ def test_a_killed_worker_is_only_a_bad_moment(make_cluster: Make, meanwhile: Cal
     assert outcome.verdict.verdict in ("warn", PASS)
 
 
-def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make) -> None:
+def test_a_hook_that_goes_takes_its_agent_along(make_cluster: Make, meanwhile: Callable) -> None:
     cluster = make_cluster(2, rendezvous_s=30.0)
-    outcome = cluster.run(absent=("n0",), deadline_s=1.0)["n1"]
+    pids: list[int] = []
+    meanwhile(lambda: pids.extend(wait_for_agent(cluster, "n1", workers=1)))
+    outcome = cluster.run(absent=("n0",), deadline_s=3.0)["n1"]
     assert outcome.verdict.verdict == UNKNOWN
-    pids = processes(cluster, "n1")
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    assert len(pids) > 1
+    # Ended, and where nobody has asked yet not collected: the hook's own end does that.
+    until(lambda: all(set(states(pid)) <= {"Z"} for pid in pids))
 
 
 def test_a_stranger_on_the_first_port_is_passed_by(make_cluster: Make) -> None:
