@@ -295,7 +295,9 @@ def fabrics(
         # A node that is said to have shown an error of its own is convicted by two hangs without a partner: rightly so.
         flips = frozenset(sorted(flips)[:1])
     if flips and count <= 3:
-        links = frozenset()  # a culprit that once passed, and a bad link between the other two: that story fits all three
+        links = (
+            frozenset()
+        )  # a culprit that once passed, and a bad link between the other two: that story fits all three
     if flips or links:
         # Beside flips a third of bad nodes, or a bad node and a bad link, are promised; with more at once the truth is no
         # longer the simplest story.
