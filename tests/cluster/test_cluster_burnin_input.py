@@ -1,0 +1,154 @@
+"""The gate on a real Slurm where a node's own surroundings are wrong: its clock, its driver. Nobody's hardware is at fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from test_cluster_hooks import FLOORS, fmslurm, hooks_running, read, reasons, state, submit, trail, until
+
+from slurm_ext.lab.cluster import Lab
+from slurm_ext.lab.model import LabOptions
+
+#: Moves the clock of the process it is loaded into: munged then stamps and judges credentials by a wrong time.
+SKEW = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+static long skew(void) { const char *s = getenv("SKEW_S"); return s ? atol(s) : 0; }
+time_t time(time_t *to) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t); if (to) *to = t.tv_sec; return t.tv_sec; }
+int gettimeofday(struct timeval *to, void *zone) {
+    struct timespec t; (void)zone; clock_gettime(CLOCK_REALTIME, &t);
+    to->tv_sec = t.tv_sec; to->tv_usec = t.tv_nsec / 1000; return 0;
+}
+int clock_gettime(clockid_t id, struct timespec *to) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(id, to);
+    if (!code && id == CLOCK_REALTIME) to->tv_sec += skew();
+    return code;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(new_lab: type[Lab]) -> Iterator[Lab]:
+    """Return a lab of three nodes as installed; no controller: hooks alone decide."""
+    with tempfile.TemporaryDirectory(prefix="fmin-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        lab = new_lab.up(LabOptions(dir=f"{folder}/lab", nodes=3, prefix="i", ready=True, s3="off"), print)
+        try:
+            lab.set_floors(FLOORS)
+            fmslurm(lab, "install")
+            yield lab
+        finally:
+            lab.down()
+
+
+@pytest.fixture(autouse=True)
+def whole(site: Lab) -> Iterator[None]:
+    """Put the configuration back and heal every node."""
+    path = site.path("etc", "fmslurm", "fmslurm.yaml")
+    before = path.read_text()
+    yield
+    site.run(["scancel", "--user=root"])
+    if path.read_text() != before:
+        path.write_text(before)
+        fmslurm(site, "config", "push")
+    for node in site.nodes:
+        site.heal(node)
+    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty", timeout_s=90)
+    until(lambda: not hooks_running(site), "no hook runs")
+
+
+def configure(lab: Lab, section: str, **keys: object) -> None:
+    path = lab.path("etc", "fmslurm", "fmslurm.yaml")
+    data = yaml.safe_load(path.read_text())
+    data[section].update(keys)
+    path.write_text(yaml.safe_dump(data))
+    fmslurm(lab, "config", "push")
+
+
+@pytest.fixture
+def skewed(site: Lab, tmp_path: Path) -> Iterator[str]:
+    """A munged of the lab's own key whose clock is an hour ahead; return its socket."""
+    (tmp_path / "skew.c").write_text(SKEW)
+    library = tmp_path / "skew.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "skew.c", "-ldl"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    run = site.path("run")
+    argv = [
+        "munged",
+        "--foreground",
+        f"--socket={run}/munge-skewed.socket",
+        f"--key-file={site.path('etc', 'munge.key')}",
+        f"--pid-file={run}/skewed.pid",
+        f"--log-file={site.path('log')}/skewed.log",
+        f"--seed-file={run}/skewed.seed",
+    ]
+    daemon = subprocess.Popen(
+        argv,
+        env={**os.environ, "LD_PRELOAD": str(library), "SKEW_S": "3600"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: (run / "skewed.pid").exists() or daemon.poll() is not None, "munged runs")
+        assert daemon.poll() is None
+        yield f"{run}/munge-skewed.socket"
+    finally:
+        daemon.terminate()
+        daemon.wait(20)
+
+
+def test_a_clock_that_munge_does_not_forgive_is_named_and_drains_nobody(site: Lab, skewed: str) -> None:
+    victim = site.nodes[1]
+    run = site.path("run")
+    for node in site.nodes:
+        (run / f"of-{node}.socket").symlink_to(skewed if node == victim else run / "munge.socket")
+    configure(site, "site", munge_socket=f"{run}/of-%n.socket")
+    configure(site, "burnin", deadline_s=20.0, rendezvous_s=6.0, late_s=2.0, on_absent="pass", on_unknown="pass")
+    job, out = submit(site, "echo ran\n", "-N3")
+    until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
+    assert state(site, job) == "COMPLETED"
+    assert reasons(site) == {}
+    told = [trail(site, node, job, "gate.prolog")[0]["data"]["burnin"] for node in site.nodes]  # type: ignore[index]
+    assert "unknown" in [one.get("verdict") for one in told], told  # type: ignore[attr-defined]
+    assert "the clocks of both nodes differ" in json.dumps(told), told
+    assert "NOT TESTED" in read(out) or "unknown" in read(out)
+
+
+def test_a_driver_too_old_for_the_library_is_no_fault_of_the_node(site: Lab) -> None:
+    """CUDA says 35 (driver insufficient for the runtime): software, so the verdict is unknown and nothing drains."""
+    old = site.nodes[2]
+    hardware = site.path("nodes", old, "root", "etc", "fmslurm-lab", "hardware.env")
+    before = hardware.read_text()
+    fresh = hardware.with_suffix(".new")
+    fresh.write_text(before + "".join(f"gpu.{gpu}.cuda_error=35\n" for gpu in range(8)))
+    fresh.rename(hardware)
+    try:
+        configure(site, "burnin", on_unknown="pass")
+        job, out = submit(site, "echo ran\n", "-N3")
+        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
+        assert state(site, job) == "COMPLETED"
+    finally:
+        fresh.write_text(before)
+        fresh.rename(hardware)
+    assert reasons(site) == {}
+    told = trail(site, site.nodes[0], job, "gate.prolog")[0]["data"]["burnin"]  # type: ignore[index]
+    assert told["verdict"] == "unknown", told  # type: ignore[index]
+    assert old in json.dumps(told)
+    assert "35" in json.dumps(told)
+    assert "ran" in read(out)
