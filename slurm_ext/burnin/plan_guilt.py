@@ -29,7 +29,7 @@ CALM_TESTS = 60
 
 #: A slow node is about as slow with everybody, dips by chance are not: only speeds within this factor count together, and
 #: each then weighs so much more.
-ALIKE, ALIKE_WEIGHT = 1.3, 0.3
+ALIKE, ALIKE_WEIGHT = 1.3, 0.2
 
 #: What bystanders show counts as slow as a node's own failures up to this factor of their fastest.
 AS_SLOW = 1.1
@@ -45,7 +45,7 @@ ONE_SWITCH = 1.5
 NEAR, NEAR_TESTS = 3, 2
 
 #: A slow test counts only below this share of what others showed at the same time: in a storm all are slow.
-BEHIND = 0.85
+BEHIND = 0.8
 
 #: With fewer tests of bystanders in a round, half of them failing is no storm but chance.
 STORM_TESTS = 4
@@ -53,8 +53,9 @@ STORM_TESTS = 4
 #: Failures of the hard kinds by bystanders weigh on the others' until one failure weighs less than this.
 HARD_WEIGHT = 1.5
 
-#: What is believed of failures by chance before any bystander was seen: failures, tests. First slow ones, then others.
-_SLOW_PRIOR, _HARD_PRIOR = (1.0, 20.0), (0.2, 40.0)
+#: What is believed of failures by chance before any bystander was seen: failures, tests. Slow ones, others, and
+#: those that are slow by far.
+_SLOW_PRIOR, _HARD_PRIOR, _FAR_PRIOR = (1.0, 20.0), (0.5, 60.0), (0.2, 40.0)
 
 
 def convicted(evidence: Evidence) -> list[str]:
@@ -123,7 +124,7 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
             return True
     # With two partners only, all that speaks against a bad pair is what happened with one other node.
     beyond_pair = WEIGHT_BEYOND_PAIR * (1.5 if len(evidence.nodes) <= PARTNERS else 1.0)
-    weight_far = _weight(sum(_far(evidence, t) for t in calm), len(calm), _HARD_PRIOR)
+    weight_far = _weight(sum(_far(evidence, t) for t in calm), len(calm), _FAR_PRIOR)
     slow = {t: max(weight_slow, weight_far) if _far(evidence, t) else weight_slow for t in tests}
     weights = [(t, slow[t] if t.outcome == SLOW else weight_hard) for t in tests]
     return (
