@@ -21,10 +21,13 @@ from slurm_ext.burnin.model import OK, SLOW, Decision, GroupResult, Past, Round,
 from slurm_ext.burnin.plan_evidence import Evidence, third, weigh
 
 #: Rounds of pairs in one burn-in: who is not convicted by then is left open.
-MAX_ROUNDS = 10
+MAX_ROUNDS = 14
 
 #: Times that all nodes run together again, after every single node passed with somebody.
 AGAIN_TIMES = 3
+
+#: Times that two nodes alone are tried together once more, before nobody can tell which of them it is.
+PAIR_AGAIN_TIMES = 2
 
 
 def next_step(
@@ -203,7 +206,7 @@ def _few(evidence: Evidence, first: GroupResult) -> Round | Decision:
     together = [test.outcome for test in evidence.tests] + [done.outcome for done in evidence.again]
     if OK in together:
         return plan_words.once(first)
-    if not together:
+    if len(together) < PAIR_AGAIN_TIMES:
         return Round("again", (nodes,))
     words = "two nodes fail together and no third can tell which is at fault"
     return plan_words.nobody(nodes, first, "burnin.two-nodes", words, evidence.words)

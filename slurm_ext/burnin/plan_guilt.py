@@ -289,6 +289,8 @@ def _not_the_switch(
     own = [speed for speed in (speed_gbs, _speed(evidence, node, "")) if speed]
     if any(_often_as_slow(evidence, name, node, speed) for name in evidence.nodes for speed in own if name != node):
         return False
+    if any(len(_as_slow_as(evidence, name, node, speed)) >= 2 for name in open_ for speed in own if name != node):
+        return False
     others = [_speed(evidence, name, node) for name in slow_nodes(evidence, open_) if name != node]
     return not any(1 / ONE_SWITCH <= other / speed <= ONE_SWITCH for other in others for speed in own)
 
@@ -306,8 +308,14 @@ def _often_as_slow(evidence: Evidence, node: str, without: str, speed_gbs: float
     """Say whether a node was as slow as a speed, neither more nor less, with three partners and nearly half the time: it may
     sit below one switch with the node `without`."""
     tests = [t for t in evidence.of[node] if without not in t.nodes]
-    alike = [t for t in tests if t.outcome == SLOW and 1 / ALIKE <= (t.busbw_gbs or 0.0) / speed_gbs <= ALIKE]
+    alike = _as_slow_as(evidence, node, without, speed_gbs)
     return len({t.other(node) for t in alike}) >= 3 and len(alike) > 0.45 * len(tests)
+
+
+def _as_slow_as(evidence: Evidence, node: str, without: str, speed_gbs: float) -> list[Test]:
+    """Return the tests of a node with others than one in which it was as slow as a speed, neither more nor less."""
+    tests = [t for t in evidence.of[node] if t.outcome == SLOW and without not in t.nodes]
+    return [t for t in tests if 1 / ALIKE <= (t.busbw_gbs or 0.0) / speed_gbs <= ALIKE]
 
 
 def _speed(evidence: Evidence, node: str, without: str) -> float:

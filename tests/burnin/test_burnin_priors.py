@@ -39,6 +39,8 @@ CASES: dict[str, tuple[tuple[Past, ...], tuple[str, ...]]] = {
     "the job then failed for another reason": ((failed(5, "n0", "old", rule="burnin.fabric"), CLEARED), ()),
     "more than two were suspects then": ((failed(5, "n0", "old", "more"), CLEARED), ()),
     "the other was convicted then": ((failed(5, "n0", "old", culprits=("old",)), CLEARED), ()),
+    "it was as slow as now": ((FIRST._replace(busbw_gbs=44.0), CLEARED), ("n0",)),
+    "it was slow otherwise": ((FIRST._replace(busbw_gbs=70.0), CLEARED), ()),
     "both did it before": ((FIRST, CLEARED, failed(5, "n1", "old2"), passed(3, "old2", "x")), ()),
     "both did it, but the other passed since": (
         (FIRST, CLEARED, failed(9, "n1", "old2"), passed(8, "old2", "x"), passed(2, "n1", "z")),
