@@ -70,7 +70,9 @@ def by_itself(evidence: Evidence, node: str) -> bool:
     hint = evidence.hints.get(node)
     # The first run must have shown the same: what is now alone was in it, too.
     alike = len(evidence.nodes) <= 2 and evidence.first not in (OK, SLOW)
-    needed = ALONE_TIMES if (hint is not None and hint.local) or alike else ALONE_TIMES + 1
+    kinds = {_hard_kind(outcome) for outcome in (evidence.first, *outcomes) if outcome not in (OK, SLOW)}
+    sure = len(kinds) == 1 and ((hint is not None and hint.local) or alike)
+    needed = ALONE_TIMES if sure else ALONE_TIMES + 1
     slow = evidence.first == SLOW and len(outcomes) >= ALONE_SLOW_TIMES and set(outcomes) == {SLOW}
     speeds = evidence.alone_gbs.get(node, ())
     return evidence.own.get(node, 0) >= needed or (slow and max(speeds) <= ALIKE * min(speeds))
@@ -143,7 +145,11 @@ def hard_without(evidence: Evidence, open_: Sequence[str], guilty: Sequence[str]
 
 
 def _kind(test: Test) -> str:
-    return test.outcome if test.outcome in (SLOW, WRONG) else "stop"
+    return SLOW if test.outcome == SLOW else _hard_kind(test.outcome)
+
+
+def _hard_kind(outcome: str) -> str:
+    return outcome if outcome == WRONG else "stop"
 
 
 def _bystanders(evidence: Evidence, open_: Sequence[str]) -> list[Test]:

@@ -75,7 +75,7 @@ def _again(name: str, evidence: Evidence, priors: Sequence[Past]) -> str:
         well = [
             p for p in since if p.verdict == PASS and partner in p.nodes and name not in p.nodes and len(p.nodes) > 1
         ]
-        if well and _alike(first, evidence) and not _may_be_switch(name, partner, evidence):
+        if well and not _may_be_switch(name, partner, evidence):
             return (
                 f"failed with {partner} before (job {first.job}), which has passed with others since (job {well[0].job}), "
                 f"and fails with {', '.join(sorted(present)[:3])} now"
@@ -89,14 +89,6 @@ def _alike(first: Past, evidence: Evidence) -> bool:
     if not now or not first.busbw_gbs:
         return True  # it hung or computed wrong, or nobody knows its speed
     return all(1 / ALIKE <= speed / first.busbw_gbs <= ALIKE for speed in now)
-
-
-def _alike(first: Past, evidence: Evidence) -> bool:
-    """Say whether both offences were of about one speed, where both are known: a slow node is, a busy fabric is not."""
-    speeds = [group.busbw_gbs for group in evidence.again if group.outcome == SLOW and group.busbw_gbs]
-    if not speeds or not first.busbw_gbs:
-        return True
-    return 1 / ALIKE <= first.busbw_gbs / speeds[-1] <= ALIKE
 
 
 def _may_be_switch(name: str, partner: str, evidence: Evidence) -> bool:
