@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fmslurm-setup
 
+# Most of these wait for processes of theirs; three at a time take half as long on two cores. Cluster tests share Slurm.
+UNITS := -m 'not cluster and not soak' -n 3
+
 .PHONY: help setup demo test test-unit test-matrix soak check lint types arrows bench man clean
 .DEFAULT_GOAL := help
 
@@ -23,10 +26,11 @@ demo: setup ## play the main job on a real Slurm with simulated hardware, and ta
 	bin/fmslurm lab demo
 
 test: setup ## unit tests, and cluster tests on the installed Slurm
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(UNITS)
+	$(BIN)/python -m pytest -m 'cluster and not soak'
 
 test-unit: setup ## only the tests that need no Slurm and no root
-	$(BIN)/python -m pytest -m 'not cluster and not soak'
+	$(BIN)/python -m pytest $(UNITS)
 
 test-matrix: setup ## the cluster tests on three Slurm versions
 	sh .ci/matrix

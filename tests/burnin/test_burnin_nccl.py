@@ -192,7 +192,7 @@ def test_files_that_cannot_be_hidden_are_named(tmp_path: Path) -> None:
         return repr(seclusion.hide([str(conf)])).encode()
 
     tmp_path.chmod(0o755)
-    for folder in list(tmp_path.parents)[:2]:
+    for folder in (one for one in tmp_path.parents if one.stat().st_uid == 0 and len(one.parts) > 2):
         folder.chmod(folder.stat().st_mode | 0o055)
     assert call_bounded(look, timeout_s=10) == repr((str(conf),)).encode()
 

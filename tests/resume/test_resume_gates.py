@@ -74,4 +74,4 @@ def test_no_gate_is_called_stuck_before_its_hooks_give_it_up_themselves(nodes, s
     burnin = Burnin(deadline_s=deadline, late_s=late, strict_sustain_s=sustain, group_nodes=group)
     settings = Settings(burnin=burnin, mode=Mode(burnin="enforce"))
     hook_s = REST_S + settings.gate.deadline_s + burnin_gate.longest_s(settings, nodes=nodes, strict=strict) + MARGIN_S
-    assert longest_s(settings, nodes) >= hook_s
+    assert longest_s(settings, nodes) >= hook_s - 1e-6  # the same sum, in another order
