@@ -126,8 +126,9 @@ def _by_partners(evidence: Evidence, node: str, open_: Sequence[str]) -> bool:
             return True
     # With two partners only, all that speaks against a bad pair is what happened with one other node.
     beyond_pair = WEIGHT_BEYOND_PAIR * (1.5 if len(evidence.nodes) <= PARTNERS else 1.0)
-    weight_far = _weight(sum(_far(evidence, t) for t in calm), len(calm), _FAR_PRIOR)
-    slow = {t: max(weight_slow, weight_far) if _far(evidence, t) else weight_slow for t in tests}
+    far_gbs = _far_gbs(evidence)
+    weight_far = _weight(sum(_far(t, far_gbs) for t in calm), len(calm), _FAR_PRIOR)
+    slow = {t: max(weight_slow, weight_far) if _far(t, far_gbs) else weight_slow for t in tests}
     weights = [(t, slow[t] if t.outcome == SLOW else weight_hard) for t in tests]
     return (
         sum(w for _, w in weights) >= WEIGHT + math.log10(len(evidence.nodes))
@@ -186,7 +187,8 @@ def _as_slow(tests: Sequence[Test], speed_gbs: float) -> int:
 def _alike(evidence: Evidence, node: str, tests: Sequence[Test]) -> list[Test]:
     """Return the most of these tests whose speeds, by those of the others in their rounds, lie within a factor."""
     speeds = []
-    far = [test for test in tests if _far(evidence, test)]
+    far_gbs = _far_gbs(evidence)
+    far = [test for test in tests if _far(test, far_gbs)]
     for test in tests:
         others = sorted(t.busbw_gbs or 0.0 for t in evidence.rows[test.number] if node not in t.nodes)
         usual = others[len(others) // 2] if others else 0.0
@@ -197,10 +199,14 @@ def _alike(evidence: Evidence, node: str, tests: Sequence[Test]) -> list[Test]:
     return far if len(far) >= len(best) else best
 
 
-def _far(evidence: Evidence, test: Test) -> bool:
-    """Say whether a test was slow beyond what any dip does, by the middle of the pairs that passed."""
+def _far_gbs(evidence: Evidence) -> float:
+    """Return below which speed (GB/s) no dip brings a pair, by the middle of the pairs that passed; 0.0 where none did."""
     passed = sorted(t.busbw_gbs for t in evidence.tests if t.outcome == OK and t.busbw_gbs)
-    return test.outcome == SLOW and bool(passed) and (test.busbw_gbs or 0.0) < FAR * passed[len(passed) // 2]
+    return FAR * passed[len(passed) // 2] if passed else 0.0
+
+
+def _far(test: Test, far_gbs: float) -> bool:
+    return test.outcome == SLOW and (test.busbw_gbs or 0.0) < far_gbs
 
 
 def _weight(failed: int, tests: int, prior: tuple[float, float]) -> float:
