@@ -17,10 +17,11 @@ from slurm_ext.burnin.gate import run_burnin, work_s
 from slurm_ext.burnin.model import Outcome, outcome_from_json, outcome_to_json
 from slurm_ext.burnin.step import job_of_step
 from slurm_ext.cli.burnin_history import history_, thresholds_
+from slurm_ext.cli.instance import instance_type
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import config_path
 from slurm_ext.config.locate import settings as site_settings
-from slurm_ext.config.model import Settings, at_node
+from slurm_ext.config.model import Settings
 from slurm_ext.errors import EXIT_FINDING, EXIT_LACKING, EXIT_OK, LackingError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError, expand, fold
@@ -104,7 +105,13 @@ def _in_job(
     """Be one node's part; the first node speaks for all."""
     if os.geteuid() != 0:
         raise LackingError("the burn-in needs root on the nodes", remedy="Run it as root, or let the prolog run it")
-    job = job_of_step(os.environ, settings, gpus=gpus, instance_type=_instance_type(settings), uid=os.getuid())
+    job = job_of_step(
+        os.environ,
+        settings,
+        gpus=gpus,
+        instance_type=instance_type(settings, os.environ.get("SLURMD_NODENAME", "")),
+        uid=os.getuid(),
+    )
     job = job._replace(strict=strict)
     deadline_s = deadline_s or work_s(settings.burnin, nodes=len(job.nodes), strict=strict)
     settings = settings._replace(burnin=settings.burnin._replace(deadline_s=deadline_s))
@@ -112,16 +119,6 @@ def _in_job(
     if job.node != job.nodes[0]:
         return EXIT_OK
     return _say(outcome, gap=gap, survey=survey, as_json=as_json)
-
-
-def _instance_type(settings: Settings) -> str:
-    if settings.site.instance_type != "auto":
-        return settings.site.instance_type
-    root = Path(at_node(settings.site.root, os.environ.get("SLURMD_NODENAME", "")))
-    try:
-        return (root / "sys/class/dmi/id/product_name").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _through_srun(

@@ -20,6 +20,7 @@ import click
 from slurm_ext.burnin import in_job
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.in_job import NodeFacts, Report
+from slurm_ext.cli.instance import instance_type
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import at_node
 from slurm_ext.errors import EXIT_FINDING, UsageError
@@ -108,10 +109,8 @@ class _Place:
             raise UsageError(f"{self.logs} cannot be made: {exc.strerror}", remedy="Say --dir FOLDER") from exc
 
     def instance_type(self) -> str:
-        """Return what EC2 says this machine is; empty elsewhere."""
-        with contextlib.suppress(OSError):
-            return (Path(self.root) / "sys/devices/virtual/dmi/id/product_name").read_text().strip()
-        return ""
+        """Return the type of the step's nodes; empty outside of it, where this machine is another."""
+        return instance_type(self.settings, self.node) if self.inside else ""
 
 
 def _environment(environ: Mapping[str, str], logs: Path) -> dict[str, str]:
@@ -190,7 +189,7 @@ def _watch(child: subprocess.Popen[bytes], facts: Callable[[], list[NodeFacts]],
 def _gather(facts: list[NodeFacts], place: _Place) -> Report | None:
     """Leave this node's word; the first task collects all of them and returns the report."""
     if not place.inside:
-        return in_job.report(facts, expected=max(1, len(facts)), instance_type="")
+        return in_job.report(facts, expected=max(1, len(facts)), instance_type=place.instance_type())
     mine = facts[0]
     word = place.top / f"{place.node}.json"
     if not place.speaks:

@@ -16,6 +16,8 @@ from conftest import Cluster
 from slurm_ext.burnin import in_job
 from slurm_ext.burnin.in_job import NodeFacts
 from slurm_ext.burnin.nccl_log import parse
+from slurm_ext.cli.instance import instance_type
+from slurm_ext.config.model import Settings, Site
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -166,6 +168,16 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
     assert process.wait(30) == 9
     assert process.stderr is not None
     process.stderr.close()
+
+
+def test_the_type_is_the_sites_or_the_machines_own(tmp_path: Path) -> None:
+    name = tmp_path / "n0/sys/class/dmi/id/product_name"
+    name.parent.mkdir(parents=True)
+    name.write_text("p5en.48xlarge\n")
+    site = Site(root=f"{tmp_path}/%n")
+    assert instance_type(Settings(site=site), "n0") == "p5en.48xlarge"
+    assert instance_type(Settings(site=site), "n1") == ""
+    assert instance_type(Settings(site=site._replace(instance_type="p5.48xlarge")), "n0") == "p5.48xlarge"
 
 
 GOOD = """
