@@ -65,6 +65,12 @@ def clean_env(**more: str) -> dict[str, str]:
     return {**CLEAN_ENV, **more}
 
 
+def smi_path(root: str) -> str:
+    """Return the nvidia-smi to ask: the one below `root`, else the first on the fixed PATH."""
+    below = os.path.join(root, "usr/bin/nvidia-smi")
+    return below if os.access(below, os.X_OK) else "nvidia-smi"
+
+
 def run(
     argv: Sequence[str],
     *,

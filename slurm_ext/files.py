@@ -94,6 +94,15 @@ def _write_temporary(path: str, content: str | bytes, mode: int) -> str:
     return temporary
 
 
+def link_atomic(path: str, target: str) -> None:
+    """Make a symbolic link, or turn it elsewhere, so that a reader sees the old one or the new: as `write_atomic` does."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}")
+    os.symlink(target, temporary)
+    os.replace(temporary, path)
+    sync_folder(folder or ".")
+
+
 def sync_folder(folder: str) -> None:
     """Make renames in a folder durable; a file system that cannot flush folders is let be."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

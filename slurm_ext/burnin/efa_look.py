@@ -11,7 +11,7 @@ from slurm_ext.burnin import mnnvl
 from slurm_ext.burnin.clocks import Sampler
 from slurm_ext.burnin.nccl_log import Log, Process, parse_text
 from slurm_ext.burnin.transport import facts_to_json
-from slurm_ext.command import call_bounded
+from slurm_ext.command import call_bounded, smi_path
 
 #: A log of INIT, NET and ENV lines is below 100 KB; a runaway is cut.
 LOG_MAX_BYTES = 8 << 20
@@ -92,12 +92,6 @@ class EfaLook:
         """Stop to sample."""
         if self._sampler is not None:
             self._sampler.close()
-
-
-def smi_path(root: str) -> str:
-    """Return the nvidia-smi to ask: the one below `root`, else the first on the fixed PATH."""
-    below = os.path.join(root, "usr/bin/nvidia-smi")
-    return below if os.access(below, os.X_OK) else "nvidia-smi"
 
 
 def _grown(before: _Counts | None, after: _Counts | None, name: str) -> dict[str, int] | None:

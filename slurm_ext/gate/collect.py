@@ -91,12 +91,6 @@ def _loads(answer: bytes | None) -> Any:
         return None
 
 
-def smi_path(root: str) -> str:
-    """Return the nvidia-smi to ask: the one below `root`, else the first on the fixed PATH."""
-    below = os.path.join(root, "usr/bin/nvidia-smi")
-    return below if os.access(below, os.X_OK) else "nvidia-smi"
-
-
 def _smi_env() -> dict[str, str]:
     return command.clean_env(**({_LAB: os.environ[_LAB]} if _LAB in os.environ else {}))
 
@@ -105,7 +99,7 @@ def _ask_smi(root: str, timeout_s: float) -> bytes:
     """Run the query, again without the newest fields where this driver does not know them; `absent` where there is none."""
     started = time.monotonic()
     for fields in (smi.QUERY + smi.QUERY_NEW, smi.QUERY):
-        argv = [smi_path(root), f"--query-gpu={','.join(fields)}", "--format=csv"]
+        argv = [command.smi_path(root), f"--query-gpu={','.join(fields)}", "--format=csv"]
         try:
             left_s = max(timeout_s - (time.monotonic() - started), 0.05)
             ran = command.run(argv, timeout_s=left_s, env=_smi_env(), max_output_bytes=1 << 20)
@@ -135,7 +129,7 @@ def _smi_of(answer: dict[str, Any] | None, deadline_s: float) -> Smi | None:
 
 
 def _ask_processes(root: str, timeout_s: float) -> bytes:
-    argv = [smi_path(root), "--query-compute-apps=pid", "--format=csv,noheader"]
+    argv = [command.smi_path(root), "--query-compute-apps=pid", "--format=csv,noheader"]
     ran = command.run(argv, timeout_s=timeout_s, env=_smi_env(), max_output_bytes=1 << 20)
     return json.dumps([line.strip() for line in ran.stdout.splitlines()] if ran.ok else None).encode()
 

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from slurm_ext.files import owner_is_trusted, sync_folder, write_atomic
+from slurm_ext.files import link_atomic, owner_is_trusted, write_atomic
 from slurm_ext.site.manifest import Manifest, save
 from slurm_ext.site.model import FILE, FOLDER, LINK, Conflict, Entry, Item, Plan
 
@@ -163,11 +163,7 @@ def _put(item: Item) -> None:
         os.mkdir(item.path, item.mode)
         os.chmod(item.path, item.mode)
     elif item.kind == LINK:
-        folder, name = os.path.split(item.path)
-        temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}")
-        os.symlink(item.content.decode(), temporary)
-        os.replace(temporary, item.path)
-        sync_folder(folder)
+        link_atomic(item.path, item.content.decode())
     else:
         write_atomic(item.path, item.content, mode=item.mode)
         if os.stat(item.path).st_uid != os.geteuid():

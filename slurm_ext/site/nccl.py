@@ -25,7 +25,7 @@ from typing import IO, NamedTuple
 
 from slurm_ext import command
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
-from slurm_ext.files import owner_is_trusted, sync_folder, write_atomic
+from slurm_ext.files import link_atomic, owner_is_trusted, sync_folder, write_atomic
 from slurm_ext.site.nccl_releases import DEFAULT_VERSION, DRIVER_MIN, RELEASES, NcclRelease, cuda_for, find
 
 NOTE = "fmslurm-nccl.json"
@@ -84,10 +84,10 @@ def choose(version: str, cuda: int, driver: str) -> NcclRelease:
 
 def driver_here(root: str = "/") -> str:
     """Return the version of this machine's NVIDIA driver, empty where there is none or it does not answer in time."""
-    own = os.path.join(root, "usr/bin/nvidia-smi")
-    program = own if os.path.exists(own) else "nvidia-smi"
     try:
-        said = command.run([program, "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=SMI_S)
+        said = command.run(
+            [command.smi_path(root), "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=SMI_S
+        )
     except FmslurmError:
         return ""
     words = said.stdout.split() if said.ok else []
@@ -326,8 +326,5 @@ def _point(folder: str, name: str) -> bool:
         pass
     except OSError as exc:
         raise LackingError(f"{link} is no link of ours", remedy="Move it away and run it again") from exc
-    temporary = os.path.join(folder, f".{CURRENT}.{os.urandom(6).hex()}")
-    os.symlink(name, temporary)
-    os.replace(temporary, link)
-    sync_folder(folder)
+    link_atomic(link, name)
     return True

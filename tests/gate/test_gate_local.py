@@ -125,7 +125,7 @@ def test_an_old_driver_is_asked_again_without_the_new_field(node):
 
 def test_a_missing_tool_is_no_fault_of_the_node(node, monkeypatch):
     os.unlink(os.path.join(node.site.root, "usr/bin/nvidia-smi"))
-    monkeypatch.setattr("slurm_ext.gate.collect.smi_path", lambda root: "/nonexistent/nvidia-smi")
+    monkeypatch.setattr("slurm_ext.command.smi_path", lambda root: "/nonexistent/nvidia-smi")
     assert look(node).verdict.verdict == UNKNOWN
     plain = node._replace(site=node.site._replace(instance_type="c5.large"))
     assert look(plain).verdict.verdict == PASS
