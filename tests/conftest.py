@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from slurm_ext.lab import standins
+from slurm_ext.errors import LackingError
+from slurm_ext.lab import frozen, standins
 
 # A loaded machine makes any example slow: how long one takes says nothing here.
 settings.register_profile("fmslurm", deadline=None)
@@ -20,3 +22,15 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("standins")
     standins.build(str(folder / "lib"), str(folder / "bin"))
     return folder
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Path]:
+    """A file that whoever writes to sleeps in the kernel; thawed, unmounted and detached in any case."""
+    folder = tmp_path / "frozen"
+    try:
+        yield frozen.make(folder)
+    except LackingError as exc:
+        pytest.skip(f"no D state here: {exc}")
+    finally:
+        frozen.remove(folder)

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "channel"))
-from channel_peers import MUNGED, munged
+from channel_peers import own_munged
 
 from slurm_ext import keys
 
 
 @pytest.fixture(scope="module")
-def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if MUNGED is None:
-        pytest.skip("munge is not installed")
-    with munged(tmp_path_factory.mktemp("munge"), os.urandom(128)) as path:
+def munge_socket() -> Iterator[str]:
+    with own_munged() as path:
         yield path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from conftest import Cluster
 from fault_kinds import FLOOR_GBS, KINDS, FaultKind, keys_on, left_behind, needs_frozen, states
 
 from slurm_ext.burnin.model import Outcome
-from slurm_ext.errors import LackingError
 from slurm_ext.lab import frozen
 
 Make = Callable[..., Cluster]
@@ -22,18 +21,6 @@ OVERRUN_S = 2.0
 
 #: How long what a burn-in started may need to end behind the hooks: agents flush, and wait a moment for killed workers.
 END_S = 15.0
-
-
-@pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Path]:
-    """A file on a frozen file system; thawed, unmounted and detached in any case."""
-    folder = tmp_path / "frozen"
-    try:
-        yield frozen.make(folder)
-    except LackingError as exc:
-        pytest.skip(f"no D state here: {exc}")
-    finally:
-        frozen.remove(folder)
 
 
 def spoiled(make_cluster: Make, kind: FaultKind, stuck: Path | None) -> Cluster:

@@ -11,12 +11,15 @@ import socket
 import ssl
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from slurm_ext import channel
 from slurm_ext.channel import Event, Hub
@@ -25,6 +28,20 @@ T = TypeVar("T")
 
 MUNGED = shutil.which("munged", path="/usr/sbin:/sbin:/usr/bin:/usr/local/sbin")
 LONG_S = 20.0
+
+
+@contextlib.contextmanager
+def own_munged() -> Iterator[str]:
+    """Run a munged with a key of its own, in a folder that other users may enter: pytest's own may not be, and another
+    pytest closes them again."""
+    if MUNGED is None:
+        pytest.skip("munge is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="fmslurm-munge-"))
+    try:
+        with munged(folder, os.urandom(128)) as path:
+            yield path
+    finally:
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

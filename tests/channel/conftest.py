@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from channel_peers import MUNGED, munged
+from channel_peers import own_munged
 
 from slurm_ext import keys
 from slurm_ext.channel import Hub
@@ -21,14 +17,8 @@ from slurm_ext.credential_tls import KeyAuthenticator
 @pytest.fixture(scope="session")
 def munge_socket() -> Iterator[str]:
     """A munged of our own, with its own key, in a folder that other users may enter."""
-    if MUNGED is None:
-        pytest.skip("munge is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="fmslurm-munge-"))
-    try:
-        with munged(folder, os.urandom(128)) as path:
-            yield path
-    finally:
-        shutil.rmtree(folder)
+    with own_munged() as path:
+        yield path
 
 
 @pytest.fixture(scope="session")

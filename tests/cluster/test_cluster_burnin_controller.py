@@ -6,19 +6,17 @@ import contextlib
 import json
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from test_cluster_hooks import FLOORS, fmslurm, hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import config_path, configure, fmslurm, installed
+from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
 
 from slurm_ext import shared
 from slurm_ext.lab import process
 from slurm_ext.lab.cluster import Lab
-from slurm_ext.lab.model import LabOptions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -41,25 +39,18 @@ sys.exit(daemon.main(["--config", sys.argv[1]]))
 @pytest.fixture(scope="module")
 def site(new_lab: type[Lab]) -> Iterator[Lab]:
     """Return a lab of four nodes of its own, as installed, with a controller of ours."""
-    with tempfile.TemporaryDirectory(prefix="fmctl-", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        lab = new_lab.up(LabOptions(dir=f"{folder}/lab", nodes=4, prefix="c", ready=True, s3="off"), print)
-        try:
-            lab.set_floors(FLOORS)
-            fmslurm(lab, "install")
-            late = lab.path("etc", "hooks", "prolog.d", "zz-late")
-            late.write_text(LATE.format(lab=lab.dir))
-            late.chmod(0o755)
-            start(lab)
-            yield lab
-        finally:
-            lab.down()
+    with installed(new_lab, "c") as lab:
+        late = lab.path("etc", "hooks", "prolog.d", "zz-late")
+        late.write_text(LATE.format(lab=lab.dir))
+        late.chmod(0o755)
+        start(lab)
+        yield lab
 
 
 @pytest.fixture(autouse=True)
 def whole(site: Lab) -> Iterator[None]:
     """Put back the configuration, heal every node and resume it after each test."""
-    path = site.path("etc", "fmslurm", "fmslurm.yaml")
+    path = config_path(site)
     before = path.read_text()
     yield
     for job in site.run(["squeue", "-h", "-t", "all", "-o", "%A"]).stdout.split()[:3]:
@@ -94,7 +85,7 @@ def start(lab: Lab, *, stuck_s: float | None = None) -> None:
     """Start a controller, in the stead of the one that runs, and wait for its sign of life."""
     assert not process.kill([found.pid for found in daemons(lab)], number=signal.SIGTERM, timeout_s=20)
     began = time.time()
-    config = str(lab.path("etc", "fmslurm", "fmslurm.yaml"))
+    config = str(config_path(lab))
     argv = [str(CHECKOUT / "bin" / "fmslurm-controller"), "--config", config]
     if stuck_s is not None:
         argv = [sys.executable, "-c", IMPATIENT.format(stuck_s=stuck_s), config, str(CHECKOUT)]
@@ -110,14 +101,6 @@ def start(lab: Lab, *, stuck_s: float | None = None) -> None:
 def late(lab: Lab, node: str, seconds: float) -> None:
     """Hold up a node's next prologs, before our own hook."""
     lab.path(f"late-{node}").write_text(f"{seconds}\n")
-
-
-def configure(lab: Lab, **burnin: object) -> None:
-    path = lab.path("etc", "fmslurm", "fmslurm.yaml")
-    data = yaml.safe_load(path.read_text())
-    data["burnin"].update(burnin)
-    path.write_text(yaml.safe_dump(data))
-    fmslurm(lab, "config", "push")
 
 
 def why(lab: Lab, job: str) -> dict:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from test_cluster_hooks import FLOORS, fmslurm, hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import config_path, configure, fmslurm, installed
+from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
 
 from slurm_ext.lab.cluster import Lab
-from slurm_ext.lab.model import LabOptions
 
 #: Moves the clock of the process it is loaded into: munged then stamps and judges credentials by a wrong time.
 SKEW = """
@@ -42,21 +40,14 @@ int clock_gettime(clockid_t id, struct timespec *to) {
 @pytest.fixture(scope="module")
 def site(new_lab: type[Lab]) -> Iterator[Lab]:
     """Return a lab of three nodes as installed; no controller: hooks alone decide."""
-    with tempfile.TemporaryDirectory(prefix="fmin-", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        lab = new_lab.up(LabOptions(dir=f"{folder}/lab", nodes=3, prefix="i", ready=True, s3="off"), print)
-        try:
-            lab.set_floors(FLOORS)
-            fmslurm(lab, "install")
-            yield lab
-        finally:
-            lab.down()
+    with installed(new_lab, "i", nodes=3) as lab:
+        yield lab
 
 
 @pytest.fixture(autouse=True)
 def whole(site: Lab) -> Iterator[None]:
     """Put the configuration back and heal every node."""
-    path = site.path("etc", "fmslurm", "fmslurm.yaml")
+    path = config_path(site)
     before = path.read_text()
     yield
     site.run(["scancel", "--user=root"])
@@ -67,14 +58,6 @@ def whole(site: Lab) -> Iterator[None]:
         site.heal(node)
     until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty", timeout_s=90)
     until(lambda: not hooks_running(site), "no hook runs")
-
-
-def configure(lab: Lab, section: str, **keys: object) -> None:
-    path = lab.path("etc", "fmslurm", "fmslurm.yaml")
-    data = yaml.safe_load(path.read_text())
-    data[section].update(keys)
-    path.write_text(yaml.safe_dump(data))
-    fmslurm(lab, "config", "push")
 
 
 @pytest.fixture
@@ -119,7 +102,7 @@ def test_a_clock_that_munge_does_not_forgive_is_named_and_drains_nobody(site: La
     for node in site.nodes:
         (run / f"of-{node}.socket").symlink_to(skewed if node == victim else run / "munge.socket")
     configure(site, "site", munge_socket=f"{run}/of-%n.socket")
-    configure(site, "burnin", deadline_s=20.0, rendezvous_s=6.0, late_s=2.0, on_absent="pass", on_unknown="pass")
+    configure(site, deadline_s=20.0, rendezvous_s=6.0, late_s=2.0, on_absent="pass", on_unknown="pass")
     job, out = submit(site, "echo ran\n", "-N3")
     until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
     assert state(site, job) == "COMPLETED"
@@ -142,7 +125,7 @@ def test_a_driver_too_old_for_the_library_is_no_fault_of_the_node(site: Lab) -> 
     fresh.write_text(before + "".join(f"gpu.{gpu}.cuda_error=35\n" for gpu in range(8)))
     fresh.rename(hardware)
     try:
-        configure(site, "burnin", on_unknown="pass")
+        configure(site, on_unknown="pass")
         job, out = submit(site, "echo ran\n", "-N3")
         until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
         assert state(site, job) == "COMPLETED"

@@ -6,32 +6,23 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from test_cluster_hooks import FLOORS, finish, fmslurm, hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import config_path, configure, fmslurm, installed
+from test_cluster_hooks import finish, hooks_running, read, reasons, state, submit, trail, until
 
 from slurm_ext import shared
 from slurm_ext.lab.cluster import Lab
-from slurm_ext.lab.model import LabOptions
 
 
 @pytest.fixture(scope="module")
 def site(new_lab: type[Lab]) -> Iterator[Lab]:
     """Return a lab of four nodes of its own, as installed."""
-    with tempfile.TemporaryDirectory(prefix="fmwhen-", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        lab = new_lab.up(LabOptions(dir=f"{folder}/lab", nodes=4, prefix="w", ready=True, s3="off"), print)
-        try:
-            lab.set_floors(FLOORS)
-            fmslurm(lab, "install")
-            yield lab
-        finally:
-            lab.down()
+    with installed(new_lab, "w") as lab:
+        yield lab
 
 
 @pytest.fixture(autouse=True)
@@ -55,17 +46,6 @@ def is_idle(lab: Lab) -> bool:
     # Again and again: a job that still completes behind its requeue is not cancelled by the first (22.05.8).
     lab.run(["scancel", "--user=root"])
     return not lab.run(["squeue", "-h"]).stdout.strip() and not hooks_running(lab)
-
-
-def config_path(lab: Lab) -> Path:
-    return lab.path("etc", "fmslurm", "fmslurm.yaml")
-
-
-def configure(lab: Lab, **burnin: object) -> None:
-    data = yaml.safe_load(config_path(lab).read_text())
-    data["burnin"].update(burnin)
-    config_path(lab).write_text(yaml.safe_dump(data))
-    fmslurm(lab, "config", "push")
 
 
 def told(lab: Lab, node: str, job: str) -> dict[str, object]:

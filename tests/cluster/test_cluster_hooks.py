@@ -5,33 +5,21 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from installed_lab import installed
 
 from slurm_ext.lab.cluster import Lab
-from slurm_ext.lab.model import LabOptions
-
-#: Far below what the simulated links do, far above what a link shaped to 100 Mbit/s does.
-FLOORS = {"busbw_gbs": 0.03, "pair_busbw_gbs": 0.03}
 
 
 @pytest.fixture(scope="module")
 def site(new_lab: type[Lab]) -> Iterator[Lab]:
     """Return a lab of four nodes of its own with fmslurm installed: hooks change what every job of a lab sees."""
-    with tempfile.TemporaryDirectory(prefix="fmhooks-", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)  # jobs run as any user
-        lab = new_lab.up(LabOptions(dir=f"{folder}/lab", nodes=4, prefix="h", ready=True, s3="off"), print)
-        try:
-            lab.set_floors(FLOORS)
-            fmslurm(lab, "install")
-            yield lab
-        finally:
-            lab.down()
+    with installed(new_lab, "h") as lab:
+        yield lab
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +31,6 @@ def whole(site: Lab) -> Iterator[None]:
         site.heal(node)
         site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
     until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
-
-
-def fmslurm(lab: Lab, *arguments: str) -> str:
-    done = lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=90)
-    assert done.ok, done.words()
-    return done.stdout
 
 
 def until(true: Callable[[], object], what: str, *, timeout_s: float = 40.0) -> None:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "channel"))
-from channel_peers import MUNGED, munged
+from channel_peers import munged, own_munged
 
 from slurm_ext.command import run
 from slurm_ext.config.model import Settings, Site
@@ -29,14 +28,8 @@ SECRET = b"0123456789abcdef-very-secret-unique-id"
 @pytest.fixture(scope="module")
 def munge_socket() -> Iterator[str]:
     """A munged in a folder that other users may enter: pytest's own may not be, and another pytest closes them again."""
-    if MUNGED is None:
-        pytest.skip("munge is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="fmslurm-munge-"))
-    try:
-        with munged(folder, os.urandom(128)) as path:
-            yield path
-    finally:
-        shutil.rmtree(folder)
+    with own_munged() as path:
+        yield path
 
 
 def inside(credential: bytes) -> bytes:

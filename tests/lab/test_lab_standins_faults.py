@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from standins_support import Ranks, run_ranks, script, write_node
 from test_standins_nccl import REDUCE
 
-from slurm_ext.errors import LackingError
 from slurm_ext.lab import frozen
 
 #: Bytes of ncclConfig_t by release, and by which release a caller of that layout says it was built.
@@ -342,18 +340,6 @@ def test_a_stopped_rank_goes_on_when_it_is_continued(libraries: Path, tmp_path: 
         assert ranks.said() == [[[0]]] * 2
     finally:
         ranks.kill()
-
-
-@pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Path]:
-    """A file that whoever writes to sleeps in the kernel; thawed, unmounted and detached in any case."""
-    folder = tmp_path / "frozen"
-    try:
-        yield frozen.make(folder)
-    except LackingError as exc:
-        pytest.skip(f"no D state here: {exc}")
-    finally:
-        frozen.remove(folder)
 
 
 @pytest.mark.parametrize("where", ["allreduce", "init", "cuda"])
