@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fmslurm-setup
 
-# Most of these wait for processes of theirs; three at a time take half as long on two cores. Cluster tests share Slurm.
+# Most tests wait for processes of theirs, so several at a time take half as long on two cores. Cluster tests go file by
+# file, since those of one file share a lab.
 UNITS := -m 'not cluster and not soak' -n 3
+CLUSTER := -m 'cluster and not soak' -n 2 --dist loadfile
 
 .PHONY: help setup demo test test-unit test-matrix soak check lint types arrows bench man clean
 .DEFAULT_GOAL := help
@@ -27,7 +29,7 @@ demo: setup ## play the main job on a real Slurm with simulated hardware, and ta
 
 test: setup ## unit tests, and cluster tests on the installed Slurm
 	$(BIN)/python -m pytest $(UNITS)
-	$(BIN)/python -m pytest -m 'cluster and not soak'
+	$(BIN)/python -m pytest $(CLUSTER)
 
 test-unit: setup ## only the tests that need no Slurm and no root
 	$(BIN)/python -m pytest $(UNITS)
