@@ -74,6 +74,7 @@ def burnin_wanted(
 ) -> tuple[bool, str]:
     """Say whether this job gets a burn-in over its nodes, and why or why not.
 
+    `gpus_on_node` is how many this node has or should have. With fewer than the job was promised the burn-in says so.
     `reusable`: an earlier pass of the same nodes still holds here. It decides for a job of one node alone; where there are
     more, each of them tells the others, and they skip it together or not at all.
     """
@@ -94,7 +95,7 @@ def burnin_wanted(
         return False, "this node is not in the job's node list"
     if not job.gpus:
         return False, "the job has no GPUs here"
-    if rules.whole_nodes_only and gpus_on_node != job.gpus:
+    if rules.whole_nodes_only and (gpus_on_node is None or gpus_on_node > job.gpus):
         known = "an unknown number of" if gpus_on_node is None else f"the {gpus_on_node}"
         return False, f"the job has {job.gpus} of {known} GPUs here, not the whole node"
     if job.start_s is not None and job.end_s is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import local
+from slurm_ext.gate.model import Facts
 from slurm_ext.hooks import decide, passes
 from slurm_ext.hooks.decide import PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
@@ -40,8 +42,13 @@ def burnin(
 
     `began` is when the prolog began, by CLOCK_BOOTTIME.
     """
-    gpus = len(look.facts.smi.gpus) if look.facts.smi is not None else None
+    gpus = gpus_here(look.facts)
     wanted, why = decide.burnin_wanted(job, settings, mode=mode, gpus_on_node=gpus)
+    if not wanted and _shares(job, settings, mode=mode, gpus=gpus):
+        from slurm_ext.hooks import marks
+
+        # Where its other nodes are whole they would wait for this one in vain.
+        marks.let_go(share, job, why)
     strict = decide.strict_wanted(job, settings)
     run_dir = at_node(settings.site.run_dir, job.node)
     old: passes.Pass | None = None
@@ -87,6 +94,25 @@ def burnin(
     line = words.burnin_line(job, settings, outcome, plan, earlier=earlier_words(old, now))
     proven = partners.environment(job, settings) if outcome.verdict.verdict == PASS else None
     return Together(plan, line, data, proven)
+
+
+def gpus_here(facts: Facts) -> int | None:
+    """Return how many GPUs this node has, or should have by its type; None where nobody knows.
+
+    What nvidia-smi lists may fall short: that is for the burn-in to find, and no reason to stay away from it.
+    """
+    listed = facts.smi.gpus if facts.smi is not None else ()
+    if any(gpu.mig for gpu in listed):
+        return None  # Slurm may count instances, the table counts cards
+    attached = facts.smi.attached if facts.smi is not None else None  # more than are listed where the output is cut
+    row = catalogue.find(facts.instance_type)
+    return max(len(listed), attached or 0, row.gpus if row is not None else 0) or None
+
+
+def _shares(job: HookJob, settings: Settings, *, mode: str, gpus: int | None) -> bool:
+    """Say whether nothing but a share of this node's GPUs keeps the job from its burn-in with other nodes."""
+    whole = decide.burnin_wanted(job, settings, mode=mode, gpus_on_node=job.gpus)[0]
+    return whole and len(job.nodes) > 1 and gpus is not None and gpus > job.gpus
 
 
 def _skipped(look: local.Look, why: str) -> Together:

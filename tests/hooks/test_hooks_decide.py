@@ -44,8 +44,8 @@ def test_unknown_is_policy_and_never_drains():
     assert decide.on_gate(unknown, requeue, mode="shadow").act == "pass"
 
 
-def burnin(settings=SETTINGS, mode="enforce", gpus=8, **change):
-    return decide.burnin_wanted(JOB._replace(**change), settings, mode=mode, gpus_on_node=gpus)
+def burnin(settings=SETTINGS, mode="enforce", on_node=8, **change):
+    return decide.burnin_wanted(JOB._replace(**change), settings, mode=mode, gpus_on_node=on_node)
 
 
 def test_who_gets_a_burn_in():
@@ -64,6 +64,9 @@ def test_who_gets_a_burn_in():
         assert not wanted
         assert why
     assert not decide.burnin_wanted(JOB, SETTINGS, mode="enforce", gpus_on_node=None)[0]
+    # Fewer than Slurm promised is what a burn-in is for; a share of the node is not.
+    assert burnin(on_node=7)[0]
+    assert "8 of the 9 GPUs here" in burnin(on_node=9)[1]
     assert burnin(start_s=0.0, end_s=86400.0)[0]
 
 
