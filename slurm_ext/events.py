@@ -7,8 +7,6 @@ Line, version 1: `schema` (1), `time` (UTC, milliseconds), `event` (dotted, e.g.
 Standard library only: hooks import this.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -14,6 +14,7 @@ from slurm_ext.burnin.nccl_log import Log
 from slurm_ext.burnin.proof import Judged
 from slurm_ext.command import call_bounded, run
 from slurm_ext.errors import CommandNotFoundError
+from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN, Finding
 
 ON, OFF = "on", "off"
@@ -23,8 +24,8 @@ _COMPLETED = "3"
 
 IMEX_S = 2.0
 
-_DOMAIN = re.compile(r"^\s*Domain State\s*:\s*(\w+)", re.M)
-_NODE = re.compile(r"^\s*Node #\d+\b.*?- ([A-Z_]+)\b", re.M)
+_DOMAIN = pattern(r"^\s*Domain State\s*:\s*(\w+)", re.M)
+_NODE = pattern(r"^\s*Node #\d+\b.*?- ([A-Z_]+)\b", re.M)
 
 
 def parse_imex(text: str) -> dict[str, Any] | None:

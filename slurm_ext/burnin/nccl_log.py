@@ -4,37 +4,37 @@ Forms of NCCL 2.7 to 2.32 and aws-ofi-nccl 1.x, by their public sources. Lines m
 colours. A line that is cut or torn is left out, since half a line says something else: unproven is right there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-_LINE = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+from slurm_ext.patterns import pattern
+
+_LINE = pattern(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
+_COLOUR = pattern(r"\x1b\[[0-9;]*[A-Za-z]")
 #: Where two processes wrote into one line, a second beginning stands in the middle of it.
-_TORN = re.compile(r":\d+:\d+ \[\d+\] \S*:?\d* ?NCCL (?:INFO|WARN)")
-_WARN = re.compile(r"NCCL WARN (.*)")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
-_RANK = re.compile(r"\brank (\d+) nranks (\d+)\b")
-_NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$")
-_PROVIDER = re.compile(
+_TORN = pattern(r":\d+:\d+ \[\d+\] \S*:?\d* ?NCCL (?:INFO|WARN)")
+_WARN = pattern(r"NCCL WARN (.*)")
+_VERSION = pattern(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
+_RANK = pattern(r"\brank (\d+) nranks (\d+)\b")
+_NETWORK = pattern(r"NCCL INFO Using network (.+?)\s*$")
+_PROVIDER = pattern(
     r"NET/OFI Selected [Pp]rovider is ([\w.-]+?)(?:;\S+)?(?:, fabric is \S+)?(?: \(found (\d+) nics?\))?\s*$"
 )
-_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d+)\.(\d+)")
-_CHANNEL = re.compile(
+_PLUGIN = pattern(r"NET/OFI Initializing aws-ofi-nccl (\d+)\.(\d+)")
+_CHANNEL = pattern(
     r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
 )
-_ENVIRONMENT = re.compile(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
-_PROTOCOL = re.compile(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
-_NO_PLUGIN = re.compile(r"NET/Plugin ?: .*(?:No plugin found|Could not find)|NET/Plugin: Using internal network plugin")
-_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
-_NVLS_FAILED = re.compile(r"Failed to bind NVLink SHARP \(NVLS\)")
-_MNNVL = re.compile(r"\bMNNVL ([01])\b")
-_FABRIC = re.compile(r"MNNVL busId \S+ fabric UUID (\S+) cliqueId (\S+) state (\d+)")
-_CONNECTED = re.compile(r"Connected all rings.* GDR ([01])\b")
-_CUDA = re.compile(r"(?:Cuda|CUDA) failure (\d+)? ?'?([^']*)")
-_REMOTE = re.compile(r"(?:closed by remote peer|remote peer) ([A-Za-z0-9][\w.-]*)<")
+_ENVIRONMENT = pattern(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
+_PROTOCOL = pattern(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
+_NO_PLUGIN = pattern(r"NET/Plugin ?: .*(?:No plugin found|Could not find)|NET/Plugin: Using internal network plugin")
+_NVLS = pattern(r"NVLS multicast support is (not )?available on dev (\d+)")
+_NVLS_FAILED = pattern(r"Failed to bind NVLink SHARP \(NVLS\)")
+_MNNVL = pattern(r"\bMNNVL ([01])\b")
+_FABRIC = pattern(r"MNNVL busId \S+ fabric UUID (\S+) cliqueId (\S+) state (\d+)")
+_CONNECTED = pattern(r"Connected all rings.* GDR ([01])\b")
+_CUDA = pattern(r"(?:Cuda|CUDA) failure (\d+)? ?'?([^']*)")
+_REMOTE = pattern(r"(?:closed by remote peer|remote peer) ([A-Za-z0-9][\w.-]*)<")
 
 #: Warnings are kept for the report, so many of one process.
 _WARNINGS_MAX = 5

@@ -1,7 +1,5 @@
 """What the rounds so far say of each node. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -95,6 +94,8 @@ class Pool:
             Worker(self._plans[gpu], descriptor).serve()
             code = 0
         except BaseException:  # noqa: BLE001 - the end of a forked child, whatever it was
+            import traceback  # here: each agent would pay for what hardly one needs
+
             traceback.print_exc()  # to the agent's log; nothing of this process may go on in the agent's code
         finally:
             os._exit(code)

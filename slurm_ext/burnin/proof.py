@@ -6,12 +6,12 @@ A missing line is unproven, never proven. One place that sees all nodes, since a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.burnin.nccl_log import Log, Process
+from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 #: Families without GPUDirect RDMA over EFA (AWS: "EC2 instance types", accelerated computing, EFA notes); checked 2026-11.
@@ -21,7 +21,7 @@ WITHOUT_GDR = ("g4dn.", "g5.", "g5g.", "g6.", "g6e.", "gr6.", "g6f.", "g7e.")
 _GDR_OPTIONAL = ("p5.4xlarge",)
 
 #: Types where the plugin chooses the protocol with RDMA writes (platform-aws.cpp of aws-ofi-nccl, checked 2026-11).
-_RDMA = re.compile(r"p5\.48|p5e\.|p5en\.|p[6-9]|p[1-9]\d")
+_RDMA = pattern(r"p5\.48|p5e\.|p5en\.|p[6-9]|p[1-9]\d")
 
 #: Types whose GPUs have NVSwitch multicast (NVLS), by gres type.
 _NVLS_GPUS = ("h100", "h200", "b200", "b300", "gb200")

@@ -5,8 +5,6 @@ plugin and driver. Old runs fade (half of their weight each half-life), no set o
 below RUNS_MIN runs there is no median: then the table's floors are all there is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -144,6 +143,8 @@ class Workplace:
 
     def close(self) -> None:
         """End what is still there; the note stays where a worker cannot die."""
+        import shutil  # here: it brings every kind of archive along, and the verdict need not wait for that
+
         self.end_workers()
         if self._efa is not None:
             self._efa.close()

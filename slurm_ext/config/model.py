@@ -4,8 +4,6 @@ Standard library only, no YAML: hooks read these from the pushed JSON snapshot. 
 `config/yaml_file.py`, checked against the very annotations below, and explained key by key in `etc/fmslurm.yaml`.
 """
 
-from __future__ import annotations
-
 import os
 from typing import NamedTuple
 

@@ -9,36 +9,16 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from slurm_ext.config import model
 from slurm_ext.config.hostlist import HostlistError, split_hostlist
 from slurm_ext.patterns import pattern
 
-#: The annotations of the model, as they are written.
-_COMMON: Mapping[str, Any] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "tuple[str, ...]": tuple[str, ...],
-    "tuple[int, ...]": tuple[int, ...],
-    "tuple[float, ...]": tuple[float, ...],
-    "tuple[Tier, ...]": tuple[model.Tier, ...],
-}
 
-
-def _hints(shape: type[Any]) -> dict[str, Any]:
-    """Return what typing.get_type_hints does; but it evaluates each of some hundred annotations, and most are one of a few."""
-    found = {name: _COMMON.get(_written(hint)) for name, hint in shape.__annotations__.items()}
-    for name, hint in shape.__annotations__.items():
-        found[name] = found[name] or getattr(model, _written(hint), None)
-    return found if all(found.values()) else get_type_hints(shape)
-
-
-def _written(hint: Any) -> str:
-    """Return an annotation as it is written in the model, where typing has kept that."""
-    return str(getattr(hint, "__forward_arg__", hint))
+def _hints(shape: type[Any]) -> Mapping[str, Any]:
+    """Return the annotations of a shape of the model, which are no text there: typing would evaluate some hundred."""
+    return shape.__annotations__
 
 
 #: Section name -> its NamedTuple. `tiers` is not a section of the file but the shape of each item of staging.tiers.

@@ -3,8 +3,6 @@
 Standard library only, NamedTuples for their import cost: hooks import this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

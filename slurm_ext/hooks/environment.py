@@ -4,8 +4,6 @@ form it must have, and nothing of it ever reaches a shell, a path or a format st
 Names seen on 22.05.8, 24.11.5 and 26.05.5; the node list is SLURM_NODELIST on the first and SLURM_JOB_NODELIST later.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

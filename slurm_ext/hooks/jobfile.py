@@ -1,7 +1,5 @@
 """What the prolog leaves for the job's own hooks on this node: one file for each job, written by root, read by the user."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any, NamedTuple

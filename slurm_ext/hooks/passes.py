@@ -6,8 +6,6 @@ of the clock makes a pass younger or older. Two files, so that no writer undoes 
 mark that voids them by epilogs and health checks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
