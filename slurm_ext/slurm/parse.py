@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.model import Job, Node, Partition
+from slurm_ext.slurm.states import NODE_MARKS
 
 #: Fields of `squeue -O`, in all versions from 22.05 to 26.05. The order is ours.
 JOB_FIELDS = (
@@ -74,19 +75,6 @@ _ENDS_IN: Mapping[str, str] = {
     "BootFail": "BOOT_FAIL",
     "job requeued in held state": "PENDING",
     "launch failed requeued held": "PENDING",
-}
-
-#: Suffixes of a node state in versions that print them (slurm.conf(5), sinfo(1)).
-_NODE_MARKS: Mapping[str, str] = {
-    "*": "NOT_RESPONDING",
-    "~": "POWERED_DOWN",
-    "#": "POWERING_UP",
-    "!": "POWER_DOWN",
-    "%": "POWERING_DOWN",
-    "$": "MAINTENANCE",
-    "@": "REBOOT_ISSUED",
-    "^": "REBOOT_REQUESTED",
-    "-": "PLANNED",
 }
 
 _NOTHING = ("", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "NOT_SET", "INVALID", "UNINITIALIZED")
@@ -284,8 +272,8 @@ def node_state(text: str) -> tuple[str, tuple[str, ...]]:
     """Return (base state, flags) of `IDLE+DRAIN+NOT_RESPONDING` or the older `IDLE*+DRAIN`."""
     words, flags = [], []
     for word in text.upper().split("+"):
-        bare = word.rstrip("".join(_NODE_MARKS))
-        flags += [_NODE_MARKS[mark] for mark in word[len(bare) :]]
+        bare = word.rstrip("".join(NODE_MARKS))
+        flags += [NODE_MARKS[mark] for mark in word[len(bare) :]]
         words.append(bare)
     # DRAINED and DRAINING are sinfo's words for IDLE+DRAIN and ALLOCATED+DRAIN; some versions print them here, too.
     base = {"DRAINED": "IDLE", "DRAINING": "ALLOCATED"}.get(words[0], words[0])
