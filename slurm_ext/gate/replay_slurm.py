@@ -11,7 +11,7 @@ from collections.abc import Callable
 from slurm_ext.gate import slurm_job_rules, slurm_json, slurm_node_rules, slurm_table, slurm_text
 from slurm_ext.gate.case import Case
 from slurm_ext.gate.model import Judged, judged
-from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, seconds, something
+from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, duration, seconds, something
 from slurm_ext.slurm import states
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.verdict import FAIL, UNKNOWN
@@ -157,6 +157,8 @@ def _sinfo(text: str, command: str) -> View:
             return View(troubles=(Trouble("no-answer", "sinfo was not asked for states"),))
         # sinfo -R lists only nodes that are down, drained or failing, and not which.
         word = row.get("STATE") or row.get("ST") or ("drain" if "REASON" in row else "")
+        if word.strip().lower() == "n/a":  # a partition without nodes
+            continue
         state = states.node((word,), cut=True)
         reason = something(row.get("REASON", ""))
         seen = [NodeView(name, state, reason, something(row.get("USER", "")), table.narrow) for name in names]
@@ -185,6 +187,7 @@ def _squeue(text: str, command: str) -> View:
             nodes=something(nodes),
             start_s=seconds(row.get("START_TIME", "")),
             end_s=seconds(row.get("END_TIME", "")),
+            ran_s=duration(row.get("TIME", "")),
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
         jobs.setdefault(job.job_id, job)

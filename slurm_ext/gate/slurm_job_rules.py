@@ -97,9 +97,12 @@ def _waits_long(job: JobView, now_s: float | None, target: str, line: str) -> li
         id_, since_s, limit_s = "prolog", job.start_s, PROLOG_LONG_S
     else:
         return []
-    if now_s is None or since_s is None or now_s - since_s <= limit_s:
+    age_s = now_s - since_s if now_s is not None and since_s is not None else None
+    if age_s is None and id_ != "completing":  # its run time ended with it
+        age_s = job.ran_s
+    if age_s is None or age_s <= limit_s:
         return []
-    text = f"{line}: for {now_s - since_s:.0f} s"
+    text = f"{line}: for {age_s:.0f} s"
     # While it completes a job's node list shrinks to the nodes that hold it; else only a sole node is the one.
     names = _names(job.nodes)
     names = names if id_ == "completing" or len(names) == 1 else []

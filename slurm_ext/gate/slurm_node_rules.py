@@ -73,7 +73,7 @@ _PLATFORM = pattern(r"Action:\s*(Reboot|Replace)\b.*", re.I | re.S)
 #: Reasons that go with a reboot or a power-down that somebody asked Slurm for.
 _ASKED = pattern(r"Reboot ASAP|reboot requested|reboot issued|reboot complete|POWER_DOWN_ASAP", re.I)
 #: slurmctld sets reasons as SlurmUser, slurmd and slurmstepd as root; a person's name says that a person typed it.
-_DAEMON = pattern(r"root|slurm\w*|0|SlurmUser|Unknown|\(?null\)?", re.I)
+_DAEMON = pattern(r"(?:root|slurm\w*|0|Unknown|\(?null\)?)(?:\(\d+\))?", re.I)
 
 #: Words that carry the daemon's own figures, which nobody types, whatever SlurmUser is called.
 _FIGURES = pattern(r"\((?:reported:)?\d+ < [\d.]+%?.*\)|\(JobId=\d+")
@@ -158,7 +158,7 @@ def _out_of_use(node: NodeView, own_prefix: str | None) -> tuple[str, str, str] 
         if fault and not _AWAY & flags:
             return FAIL, fault, "drain"
         # A powered-down instance is nobody's to look at; a reason that Slurm does not set is a person's or a tool's.
-        mute = not node.reason and not _AWAY & flags
+        mute = not node.reason and not _ELSEWHERE & flags
         not_responding = not node.reason and "NOT_RESPONDING" in flags
         return FAIL, "not-responding" if not_responding else fault or "node-down", "drain" if mute else "none"
     if taken:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from slurm_ext.gate.slurm_views import NOTHING
+
 #: One row: column name in sinfo's or squeue's own capitals -> cell.
 Row = Mapping[str, str]
 
@@ -27,7 +29,16 @@ class Table(NamedTuple):
 
 _SQUEUE_SPECS: Mapping[str, str] = {
     **{"A": "JOBID", "i": "JOBID", "T": "STATE", "t": "ST", "N": "NODELIST", "R": "NODELIST(REASON)", "r": "REASON"},
-    **{"e": "END_TIME", "S": "START_TIME", "j": "NAME", "k": "COMMENT", "u": "USER", "P": "PARTITION", "o": "COMMAND"},
+    **{
+        "e": "END_TIME",
+        "S": "START_TIME",
+        "M": "TIME",
+        "j": "NAME",
+        "k": "COMMENT",
+        "u": "USER",
+        "P": "PARTITION",
+        "o": "COMMAND",
+    },
     **{"B": "EXEC_HOST", "n": "REQ_NODES", "x": "EXC_NODES", "Y": "SCHEDNODES", "Z": "WORK_DIR", "F": "ARRAY_JOB_ID"},
 }
 _SINFO_SPECS: Mapping[str, str] = {
@@ -37,7 +48,13 @@ _SINFO_SPECS: Mapping[str, str] = {
 #: -O/--Format fields that have another name in the header.
 _LONG: Mapping[str, str] = {
     **{"STATECOMPACT": "ST", "STATELONG": "STATE", "STATECOMPLETE": "STATE", "REASONLIST": "NODELIST(REASON)"},
-    **{"NODEHOST": "HOSTNAMES", "ENDTIME": "END_TIME", "STARTTIME": "START_TIME", "JOBARRAYID": "JOBID"},
+    **{
+        "NODEHOST": "HOSTNAMES",
+        "ENDTIME": "END_TIME",
+        "STARTTIME": "START_TIME",
+        "TIMEUSED": "TIME",
+        "JOBARRAYID": "JOBID",
+    },
     **{"RESTARTCNT": "RESTARTS", "USERLONG": "USER"},
 }
 #: Columns of free text, the likeliest first.
@@ -109,7 +126,31 @@ def _format(command: str) -> tuple[list[str], str]:
             return _specs(word[word.index("o") + 1 :], specs)
         if re.fullmatch(r"-[a-zA-Z]*o", word):
             return _specs(value, specs)
-    return [], ""
+    return _default(words), ""
+
+
+def _default(words: Sequence[str]) -> list[str]:
+    """Return the columns that sinfo or squeue gives where it is asked for none (sinfo(1), squeue(1): -N, -R, -l)."""
+    tool = next((word for word in ("squeue", "sinfo") if any(word in given for given in words[:3])), "")
+    if not tool:
+        return []
+    flags = "".join(word[1:] for word in words if re.fullmatch(r"-[a-zA-Z]+", word))
+    long = "l" in flags or "--long" in words
+    if tool == "squeue":
+        limit = ["TIME_LIMIT"] if long else []
+        return ["JOBID", "PARTITION", "NAME", "USER", "STATE", "TIME", *limit, "NODES", "NODELIST(REASON)"]
+    if "R" in flags or "--list-reasons" in words:
+        return ["REASON", "USER", "TIMESTAMP", *(["STATE"] if long else []), "NODELIST"]
+    if "N" in flags or "--Node" in words:
+        sizes = ["CPUS", "S:C:T", "MEMORY", "TMP_DISK", "WEIGHT", "AVAIL_FE", "REASON"]
+        return ["NODELIST", "NODES", "PARTITION", "STATE", *(sizes if long else [])]
+    more = ["JOB_SIZE", "ROOT", "OVERSUBS", "GROUPS"]
+    return ["PARTITION", "AVAIL", "TIMELIMIT", *(more if long else []), "NODES", "STATE", "NODELIST"]
+
+
+def _blanks(line: str) -> list[str]:
+    """Return the words of a line; what stands in parentheses is one, as in squeue's `(launch failed requeued held)`."""
+    return re.findall(r"(?<!\S)\([^()]*(?:\([^()]*\)[^()]*)*\)(?!\S)|\S+", line)
 
 
 def _specs(text: str, specs: Mapping[str, str]) -> tuple[list[str], str]:
@@ -153,7 +194,7 @@ def _by_columns(
 
 def _cells(line: str, names: Sequence[str], separator: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:
     """Return the ways to cut a line into cells, the likeliest first."""
-    pieces = line.split(separator) if separator else line.split()
+    pieces = line.split(separator) if separator else _blanks(line)
     glue = separator or " "
     pieces = [piece.strip() for piece in pieces]
     if len(pieces) == len(names):
@@ -193,7 +234,7 @@ def _guess(lines: Sequence[str], is_state: Callable[[str], bool]) -> Table:
     """Return the rows of lines that nothing describes: the state column is the one whose every cell is a state."""
     best: Table | None = None
     for separator in _separators(lines):
-        split = [[cell.strip() for cell in (line.split(separator) if separator else line.split())] for line in lines]
+        split = [[cell.strip() for cell in (line.split(separator) if separator else _blanks(line))] for line in lines]
         width = Counter(map(len, split)).most_common(1)[0][0]
         whole = [cells for cells in split if len(cells) == width]
         unread = tuple(line for line, cells in zip(lines, split, strict=True) if len(cells) != width)
@@ -219,14 +260,27 @@ def _guess_names(rows: Sequence[Sequence[str]], state: int) -> list[str]:
     ids = [at for at, cells in enumerate(columns) if all(re.fullmatch(r"\d+(?:[_+][\d\[].*)?", cell) for cell in cells)]
     if ids:
         names[max(ids, key=lambda at: (min(map(len, columns[at])) > 2, len({*columns[at]}), -at))] = "JOBID"
-    for at, cells in enumerate(columns):
-        named = [
-            cell
-            for cell in cells
-            if re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*(?:\[.*)?(?:,.*)?|[\w.-]+\[[\d,-]+\].*", cell)
-        ]
-        if names[at].startswith("%") and named and all(not cell or cell in named or cell[0] == "(" for cell in cells):
-            names[at] = "NODELIST" if "NODELIST" not in names else names[at]
-        elif names[at].startswith("%") and sum(cell.lower() in _REASONS for cell in cells) * 2 > len(cells):
-            names[at] = "REASON" if "REASON" not in names else names[at]
+    free = [at for at, name in enumerate(names) if name.startswith("%")]
+    listed = [at for at in free if _lists_nodes(columns[at])]
+    if listed:
+        # A partition looks like a node, too; only a node list has brackets, and only squeue's has a reason in its place.
+        best = max(listed, key=lambda at: (_has(columns[at], "("), _has(columns[at], "["), len({*columns[at]}), -at))
+        names[best] = "NODELIST(REASON)" if _has(columns[best], "(") else "NODELIST"
+    for at in free:
+        known = sum(cell.lower() in _REASONS for cell in columns[at])
+        if names[at].startswith("%") and known * 2 > len(columns[at]) and "REASON" not in names:
+            names[at] = "REASON"
     return names
+
+
+def _has(cells: Sequence[str], begin: str) -> bool:
+    return any(cell.startswith("(") if begin == "(" else begin in cell for cell in cells)
+
+
+def _lists_nodes(cells: Sequence[str]) -> bool:
+    """Say whether a column may list nodes: names with a digit, hostlists, a reason in parentheses, or nothing."""
+    name = r"[A-Za-z][\w.-]*\d[\w.-]*(?:\[.*)?(?:,.*)?|[\w.-]+\[[\d,-]+\].*"
+    told = [cell for cell in cells if cell and cell not in NOTHING]
+    return any(re.fullmatch(name, cell) for cell in told) and all(
+        cell.startswith("(") or re.fullmatch(name, cell) for cell in told
+    )

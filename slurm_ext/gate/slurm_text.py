@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, seconds, something
+from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, duration, seconds, something
 from slurm_ext.slurm import states
 
 #: The next field may follow without a space where a printer forgot it.
@@ -106,6 +106,7 @@ def jobs(text: str) -> View:
                 failed=something(failed),
                 start_s=seconds(_field(body, "StartTime")),
                 end_s=seconds(_field(body, "EndTime")),
+                ran_s=duration(_field(body, "RunTime")),
                 restarts=int(_field(body, "Restarts") or 0) if _field(body, "Restarts").isdigit() else 0,
             ),
         )

@@ -32,6 +32,7 @@ class JobView(NamedTuple):
     failed: str = ""
     start_s: float | None = None
     end_s: float | None = None
+    ran_s: float | None = None
     restarts: int = 0
 
 
@@ -56,6 +57,15 @@ def something(text: str) -> str:
     """Return the text without blanks around it, empty where Slurm has a word for nothing."""
     told = text.strip()
     return "" if told in NOTHING else told
+
+
+def duration(text: str) -> float | None:
+    """Return `days-hours:minutes:seconds` in seconds, None where it is none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def seconds(text: str) -> float | None:

@@ -148,7 +148,8 @@ def node(words: Iterable[str], *, cut: bool = False) -> NodeState:
             flags |= {NODE_MARKS[mark] for mark in part[len(bare) :]}
             for known in _known(bare, cut):
                 if known in NODE_BASES:
-                    base = base or known
+                    # A drained node's short form names one base, and DOWN may stand behind it: the worse one holds.
+                    base = known if known in ("DOWN", "ERROR") else base or known
                 elif known in NODE_FLAGS:
                     flags.add(known)
                 else:
@@ -177,7 +178,10 @@ def is_node_word(text: str) -> bool:
 def job(word: str) -> str:
     """Return a job state in full, upper case; the word as it stands where no release has it."""
     told = word.strip().upper().split(" ")[0].rstrip("+")  # sacct's `CANCELLED by 1000`, and `CANCELLED+`
-    return JOB_STATES.get(told, told)
+    if told in JOB_STATES or told in JOB_WORDS:
+        return JOB_STATES.get(told, told)
+    begun = [full for full in JOB_WORDS if len(told) >= 7 and full.startswith(told)]  # squeue -l has eight letters
+    return begun[0] if len(begun) == 1 else told
 
 
 def is_job_word(text: str) -> bool:

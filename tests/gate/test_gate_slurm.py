@@ -121,6 +121,7 @@ def test_a_fit_node_never_fails(state):
         ("ALLOCATED*+CLOUD", "", DRAIN),
         ("DOWN", "", DRAIN),
         ("ERROR", "", DRAIN),
+        ("ALLOCATED+CLOUD+DOWN", "", DRAIN),
         ("DOWN", "Node unexpectedly rebooted [slurm@2026-06-11T01:22:10]", DRAIN),
         (
             "IDLE+DRAIN",
@@ -167,6 +168,10 @@ def test_a_fit_node_never_fails(state):
         # asked for, and expected
         ("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached [slurm@2026-06-11T01:22:10]", LEAVE),
         ("DOWN+CLOUD+POWERING_DOWN+NOT_RESPONDING", "Not responding [slurm@2026-06-11T01:22:10]", LEAVE),
+        ("DOWN+CLOUD+REBOOT_ISSUED", "Reboot ASAP : reboot issued [slurm@2023-01-26T10:11:39]", LEAVE),
+        ("DOWN+CLOUD+POWER_DOWN+POWERED_DOWN+NOT_RESPONDING", "", LEAVE),
+        ("DOWN+CLOUD+POWERING_UP", "(Code:InsufficientInstanceCapacity)Failure when resuming nodes [slurm@1]", LEAVE),
+        ("DOWN#+CLOUD", "", LEAVE),
         ("DOWN+REBOOT_ISSUED", "kernel update : reboot issued [admin1@2026-06-11T01:22:10]", LEAVE),
         ("IDLE+DRAIN+REBOOT_REQUESTED", "Reboot ASAP [root@2026-06-11T01:22:10]", LEAVE),
         ("DOWN@+DRAIN", "Reboot ASAP [root@2026-06-11T01:22:10]", LEAVE),
@@ -576,6 +581,58 @@ def test_squeue_without_anything_that_describes_it():
     text = "4712|bash|NODE_FAIL|gpu-1|x\n4713|bash|RUNNING|gpu-2|x\n"
     assert told({}, squeue=text) == DRAIN
     assert told({}, squeue="4713|RUNNING|gpu-2\n4714|RUNN") == ("unknown", [("node", "none")])
+
+
+def test_squeues_long_form_cuts_its_states_and_tells_for_how_long():
+    text = (
+        "Tue Nov 22 13:51:50 2022\n"
+        "             JOBID PARTITION     NAME     USER    STATE       TIME TIME_LIMI  NODES NODELIST(REASON)\n"
+        "                 2   execute aid7742p  hpcuser CONFIGUR      28:14 1-00:00:00      1 execute-pg0-2\n"
+        "                 5   hb120v2 aid7742p  hpcuser CONFIGUR      58:14 1-00:00:00      1 hb120v2-pg0-2\n"
+        "                 6   hb120v2 aid7742p  hpcuser COMPLETI    2:58:14 1-00:00:00      1 hb120v2-pg0-3\n"
+        "                12 largeviz3 aid7742p  hpcuser  PENDING       0:00 1-00:00:00      1 (Nodes required for job are "
+        "DOWN, DRAINED or reserved for jobs in higher priority partitions)\n"
+    )
+    assert told({}, squeue=text) == ("warn", [("job:5", "warn"), ("node:hb120v2-pg0-2", "warn")])
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [
+        ("sinfo -R --noheader", "Kill task failed root 2024-01-25T15:12:23 gpu-1\n", DRAIN),
+        ("sinfo -h -N", "gpu-1 1 gpu* down*\ngpu-2 1 gpu* idle\n", DRAIN),
+        ("sinfo -h", "gpu* up infinite 1 down* gpu-1\ngpu* up infinite 2 idle gpu-[2-3]\n", DRAIN),
+        ("sinfo -hRl", "Low RealMemory (repo slurm(64030) 2024-01-25T15:12:23 drain* gpu-1\n", DRAIN),
+        ("squeue -h", "4712 gpu train v2 user1 NF 1:00:00 1 gpu-1\n", DRAIN),
+        (
+            "",
+            "  80520_36 n2  a.sh  PENDING  0:00  1 (launch failed requeued held)\n 80520_37 n2 b.sh NODE_FAIL 0:00 1 gpu-1\n",
+            None,
+        ),
+    ],
+)
+def test_columns_that_no_header_names(command, text, expected):
+    role = "sinfo" if "sinfo" in command else "squeue"
+    expected = expected or ("fail", [("job:80520_36", "warn"), ("node:gpu-1", "drain")])
+    assert told({"command": command, "exit_code": 0}, **{role: text}) == expected
+
+
+def test_a_wide_sinfo_with_a_separator_that_has_blanks_around_it():
+    text = (
+        "AVAIL|CPUS|HOSTNAMES|STATE|USER|S:C:T|NODES(A/I) |REASON |NODELIST |PARTITION |STATE |USER |THREADS\n"
+        "up|80|node0201|drain*|root|2:20:2|0/0 |replace |node0201 |partition |drained* |root(0) |2 |\n"
+        "up|80|node1537|alloc|Unknown|2:20:2|1/0 |none |node1537 |partition |allocated |Unknown |2\n"
+    )
+    assert told({}, sinfo=text) == ("fail", [("node:node0201", "none")])
+
+
+def test_a_partition_without_nodes_is_no_trouble():
+    text = (
+        "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
+        "gpu          up 7-00:00:00      2   idle e[001-002]\n"
+        "big          up 7-00:00:00      0    n/a \n"
+    )
+    assert told({}, sinfo=text) == NOTHING
 
 
 @pytest.mark.parametrize("mark", states.NODE_MARKS)
