@@ -102,3 +102,87 @@ CATALOGUE: dict[str, InstanceType] = {
 def find(name: str) -> InstanceType | None:
     """Return the row of an instance type, or None where the catalogue has none."""
     return CATALOGUE.get(name)
+
+
+class HostShape(NamedTuple):
+    """What one instance of a type has beside GPUs. None: no public source. Memory in MiB, NVMe in GB per disk."""
+
+    vcpus: int
+    threads_per_core: int
+    memory_mib: int
+    nvme_count: int | None
+    nvme_gb: int
+    sockets: int | None = None
+
+
+#: Types that are no burn-in targets, but run beside them: vCPUs, threads per core, MiB, local disks and GB of each.
+#: Same source and date as above.
+_HOSTS: dict[str, tuple[int, int, int, int, int]] = {
+    "p3dn.24xlarge": (96, 2, 786_432, 2, 900),
+    "g4dn.xlarge": (4, 2, 16_384, 1, 125),
+    "g4dn.2xlarge": (8, 2, 32_768, 1, 225),
+    "g4dn.4xlarge": (16, 2, 65_536, 1, 225),
+    "g4dn.8xlarge": (32, 2, 131_072, 1, 900),
+    "g4dn.12xlarge": (48, 2, 196_608, 1, 900),
+    "g4dn.16xlarge": (64, 2, 262_144, 1, 900),
+    "g4dn.metal": (96, 2, 393_216, 2, 900),
+    "g5.xlarge": (4, 2, 16_384, 1, 250),
+    "g5.2xlarge": (8, 2, 32_768, 1, 450),
+    "g5.4xlarge": (16, 2, 65_536, 1, 600),
+    "g5.8xlarge": (32, 2, 131_072, 1, 900),
+    "g5.12xlarge": (48, 2, 196_608, 1, 3800),
+    "g5.16xlarge": (64, 2, 262_144, 1, 1900),
+    "g5.24xlarge": (96, 2, 393_216, 1, 3800),
+    "g5.48xlarge": (192, 2, 786_432, 2, 3800),
+    "g6.xlarge": (4, 2, 16_384, 1, 250),
+    "g6.2xlarge": (8, 2, 32_768, 1, 450),
+    "g6.4xlarge": (16, 2, 65_536, 1, 600),
+    "g6.8xlarge": (32, 2, 131_072, 2, 450),
+    "g6.12xlarge": (48, 2, 196_608, 4, 940),
+    "g6.16xlarge": (64, 2, 262_144, 2, 940),
+    "g6.24xlarge": (96, 2, 393_216, 4, 940),
+    "g6.48xlarge": (192, 2, 786_432, 8, 940),
+    "g6e.xlarge": (4, 2, 32_768, 1, 250),
+    "g6e.2xlarge": (8, 2, 65_536, 1, 450),
+    "g6e.4xlarge": (16, 2, 131_072, 1, 600),
+    "g6e.8xlarge": (32, 2, 262_144, 2, 450),
+    "g6e.12xlarge": (48, 2, 393_216, 2, 1900),
+    "g6e.16xlarge": (64, 2, 524_288, 2, 950),
+    "g6e.24xlarge": (96, 2, 786_432, 2, 1900),
+    "g6e.48xlarge": (192, 2, 1_572_864, 4, 1900),
+    "g7e.8xlarge": (32, 2, 262_144, 1, 1900),
+    "g7e.12xlarge": (48, 2, 524_288, 1, 3800),
+    "g7e.24xlarge": (96, 2, 1_048_576, 2, 3800),
+    "g7e.48xlarge": (192, 2, 2_097_152, 4, 3800),
+    "hpc6a.48xlarge": (96, 1, 393_216, 0, 0),
+    "hpc6id.32xlarge": (64, 1, 1_048_576, 4, 3800),
+    "hpc7a.96xlarge": (192, 1, 786_432, 0, 0),
+    "hpc7g.16xlarge": (64, 1, 131_072, 0, 0),
+    "trn1.32xlarge": (128, 2, 524_288, 4, 1900),
+    "trn2.48xlarge": (192, 2, 2_097_152, 4, 1900),
+}
+
+
+def host(name: str) -> HostShape | None:
+    """Return the processors, memory and local disks of an instance type, or None where no table has it."""
+    row = CATALOGUE.get(name)
+    if row is not None:
+        disks = row.nvme_count or None  # in a row above, 0 is a figure that no source gives
+        return HostShape(row.vcpus, row.threads_per_core, row.memory_mib, disks, row.nvme_gb, row.sockets)
+    return HostShape(*_HOSTS[name]) if name in _HOSTS else None
+
+
+def has_nvswitch(name: str) -> bool | None:
+    """Return whether NVSwitches inside one instance join its GPUs, None where the type is not known."""
+    row = CATALOGUE.get(name)
+    if row is not None:
+        return row.gpus >= 8 and row.nvlink_domain_gpus == row.gpus
+    return False if name in _HOSTS else None
+
+
+def has_shared_nvlink(name: str) -> bool | None:
+    """Return whether one NVLink domain spans several instances, None where the type is not known."""
+    row = CATALOGUE.get(name)
+    if row is not None:
+        return row.nvlink_domain_gpus > row.gpus
+    return False if name in _HOSTS else None
