@@ -70,11 +70,12 @@ def _gpu(case: Case) -> list[Judged]:
     now, boot = case.time_s("now"), case.time_s("boot_time")
     boot_age_s = now - boot if now is not None and boot is not None else None
     second = smi.parse_csv(texts["smi_csv_second"]) if "smi_csv_second" in texts else None
+    printed = smi.parse_csv(texts["smi_csv"]) if "smi_csv" in texts else None
     for role in ("smi_q_xml", "smi_q_text", "smi_csv", "smi_csv_loaded", "stdout"):
         if role not in texts:
             continue
         asked = True
-        run = _run_of(case, _parse_smi(texts[role]))
+        run = smi.indexed(_run_of(case, _parse_smi(texts[role])), printed, expected_gpus=case.expected_gpus)
         items += gpu_rules.judge(
             run,
             expected_gpus=case.expected_gpus,

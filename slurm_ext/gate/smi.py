@@ -216,10 +216,24 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
 
 
 def _numbered(smi: Smi) -> Smi:
-    """Keep positions as indexes only where every attached GPU is in the list: from a part no index can be known."""
-    if smi.attached == len(smi.gpus):
+    """Keep positions as indexes only where the list is a machine's: neither form prints an index.
+
+    From a part of the attached GPUs no index can be known. One GPU alone may be the only one of its machine or the one
+    that a container or a virtual machine was given, in which case its index there is not the node's.
+    """
+    if smi.attached == len(smi.gpus) > 1:
         return smi
     return smi._replace(gpus=tuple(gpu._replace(number=None) for gpu in smi.gpus))
+
+
+def indexed(smi: Smi, printed: Smi | None, *, expected_gpus: int | None) -> Smi:
+    """Return the answer with the indexes that another view of the same run printed, or that the type leaves no doubt of."""
+    numbers = {gpu.pci: gpu.number for gpu in printed.gpus if gpu.pci} if printed is not None else {}
+    if len(smi.gpus) == smi.attached == expected_gpus == 1:
+        numbers.setdefault(smi.gpus[0].pci, 0)
+    return smi._replace(
+        gpus=tuple(gpu if gpu.number is not None else gpu._replace(number=numbers.get(gpu.pci)) for gpu in smi.gpus)
+    )
 
 
 def _word(text: str | None) -> str | None:

@@ -149,7 +149,7 @@ XML = """<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "file:///etc/pass
 
 def test_xml_counts_volatile_errors_only_and_reads_no_entity():
     (gpu,) = smi.parse_xml(XML).gpus
-    assert (gpu.ecc_uncorrected, gpu.pci, gpu.number, gpu.remap_failure) == (3, "0000:59:00", 0, False)
+    assert (gpu.ecc_uncorrected, gpu.pci, gpu.remap_failure) == (3, "0000:59:00", False)
     bomb = '<!DOCTYPE x [<!ENTITY a "aaaa">]><nvidia_smi_log><gpu id="00000000:59:00.0"><serial>&a;</serial></gpu>'
     assert smi.parse_xml(bomb).complete is False
 
@@ -168,3 +168,52 @@ def test_every_parser_takes_whatever_comes(text):
         assert conclude(gpu_rules.judge(parse(text), expected_gpus=8)).verdict in VERDICTS
     # Nothing that is no table of eight well GPUs passes.
     assert conclude(gpu_rules.judge(smi.parse_csv(text), expected_gpus=8)).verdict != PASS
+
+
+def listing(form, attached, minors):
+    """Return an answer in a form that prints no index, with one GPU for each minor number."""
+    if form == "xml":
+        gpus = "".join(
+            f'<gpu id="00000000:{16 + n:02X}:00.0"><minor_number>{minor}</minor_number></gpu>'
+            for n, minor in enumerate(minors)
+        )
+        return f"<nvidia_smi_log><attached_gpus>{attached}</attached_gpus>{gpus}</nvidia_smi_log>"
+    gpus = "".join(
+        f"GPU 00000000:{16 + n:02X}:00.0\n    Minor Number                : {minor}\n" for n, minor in enumerate(minors)
+    )
+    return f"==============NVSMI LOG==============\n\nAttached GPUs                 : {attached}\n{gpus}"
+
+
+@pytest.mark.parametrize(("form", "parse"), [("xml", smi.parse_xml), ("text", smi.parse_text)])
+@pytest.mark.parametrize(
+    ("attached", "minors", "targets"),
+    [
+        (2, (0, 1), ["gpu:0", "gpu:1"]),
+        (2, (1, 0), ["gpu:0", "gpu:1"]),  # minor numbers name /dev/nvidiaN and follow another order
+        (7, (0, 1, 2, 3, 4, 6, 7), [f"gpu:{n}" for n in range(7)]),
+        (8, (3,), ["gpu@0000:10:00"]),
+        (8, (0, 1), ["gpu@0000:10:00", "gpu@0000:11:00"]),
+        (1, (0,), ["gpu@0000:10:00"]),  # a machine's only one, or the one that a container was given
+        (1, (5,), ["gpu@0000:10:00"]),
+    ],
+)
+def test_an_index_is_known_only_from_a_whole_list(form, parse, attached, minors, targets):
+    assert [gpu.target for gpu in parse(listing(form, attached, minors)).gpus] == targets
+
+
+@pytest.mark.parametrize(
+    ("attached", "expected_gpus", "printed", "target"),
+    [
+        (1, None, None, "gpu@0000:10:00"),
+        (1, 8, None, "gpu@0000:10:00"),
+        (1, 1, None, "gpu:0"),
+        (8, 1, None, "gpu@0000:10:00"),
+        (8, 8, "index, pci.bus_id\n5, 00000000:10:00.0\n", "gpu:5"),
+        (1, None, "index, pci.bus_id\n0, 00000000:10:00.0\n", "gpu:0"),
+        (1, None, "index, pci.bus_id\n0, 00000000:11:00.0\n", "gpu@0000:10:00"),
+    ],
+)
+def test_an_index_that_another_view_prints_or_the_type_settles(attached, expected_gpus, printed, target):
+    other = smi.parse_csv(printed) if printed else None
+    answer = smi.indexed(smi.parse_xml(listing("xml", attached, (0,))), other, expected_gpus=expected_gpus)
+    assert [gpu.target for gpu in answer.gpus] == [target]
