@@ -34,6 +34,8 @@ IMAGES = words_of(
 NETWORK = words_of("lustre nfs nfs3 nfs4 efs cifs smb3 smbfs beegfs ceph gpfs wekafs glusterfs fuse.s3fs 9p afs")
 
 #: Places that no job and no daemon writes to at run time: full there is worth a note only.
+#: Folders whose files are of no use to anybody once their job is gone.
+_PASSING = (SHM, "/tmp", "/var/tmp")  # noqa: S108 (read, never written)
 _STATIC = ("/boot", "/efi", "/opt", "/usr", "/apps", "/sw", "/media", "/cdrom", "/snap")
 _INSIDE = ("/var/lib/docker/", "/var/lib/containers/", "/run/containerd/", "/var/lib/kubelet/", "/run/user/", "/snap/")
 _LS = pattern(r"([-dlbcps][-rwxsStT]{9}[.+@]?)\s+\d+\s+(\S+)\s+(\S+)\s+(\d[\d.,]*[KMGTP]?)\s+(.*)")
@@ -128,7 +130,8 @@ def _usage(words: Sequence[str], names: Sequence[str], unit: int) -> Usage | Non
     size, used, avail = (size_bytes(row.get(name), unit) for name in ("size", "used", "avail"))
     if "target" in names and not target.startswith("/"):
         return None
-    if size is None and used is None and avail is None and row.get("use", "-") not in ("-", "0%"):
+    told = {"size", "used", "avail"} & set(names)
+    if told and size is None and used is None and avail is None and row.get("use", "-") not in ("-", "0%"):
         return None
     return Usage(target, row.get("source", ""), row.get("fstype", ""), size, used, avail, percent(row.get("use")))
 
@@ -211,7 +214,7 @@ def parse_ls(text: str) -> list[Entry] | None:
 def judge_leftover_files(entries: Iterable[Entry], folder: str, jobs: Jobs) -> list[Judged]:
     """Return what users without a job left in a folder that costs the next job memory (/dev/shm) or space (/tmp)."""
     files = [entry for entry in entries if entry.is_file and is_person(entry.owner)]
-    if jobs.ids is None:
+    if jobs.ids is None or folder not in _PASSING:
         return []
     if jobs.ids:
         files = [entry for entry in files if jobs.users and entry.owner not in jobs.users]

@@ -21,6 +21,7 @@ SERVICES = words_of(
     " nv-fabricmanage nvidia-imex nvlsm nvsm_core nvidia-smi nvidia-cuda-mps-server nvidia-cuda-mps-control nvidia-cuda-mps"
     " Xorg X Xwayland gnome-shell gnome-session gdm-x-session lightdm sddm mutter gpud nvtop nvitop node_exporter telegraf"
     " nvidia_gpu_exporter nvidia-settings datadog-agent amazon-cloudwatch-agent cdi-generate nvidia-container-cli"
+    " dcvserver dcvagent dcvxgrabber dcvglxtest dcgm_exporter"
 )
 
 #: An idle GPU holds a few MiB to some hundred (driver, MIG); above this something has not been given back.

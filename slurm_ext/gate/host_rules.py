@@ -18,6 +18,9 @@ from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 #: Firmware and kernel keep up to some per cent of the memory that a type is sold with (ParallelCluster counts on 95 %).
 MEMORY_SHARE = 0.90
 
+#: The averages of one minute forget a job within this time.
+LOAD_SETTLES_S = 300.0
+
 #: Less than this of a large memory is still odd, but not a lost part.
 MEMORY_NOTE_SHARE = 0.95
 _LARGE_MIB = 64 * 1024
@@ -85,7 +88,7 @@ def parse_lscpu(text: str) -> Cpus | None:
     """Return lscpu's summary, as text or JSON, or its list of processors (-p); None where it is none of them."""
     if text.lstrip().startswith("{"):
         fields = _json_fields(text)
-    elif "# CPU" in text or "#CPU" in text:
+    elif "# CPU" in text or "#CPU" in text or text.lstrip().startswith("CPU "):
         return _listed(text)
     else:
         halves = (line.partition(":") for line in text.splitlines())
@@ -130,17 +133,20 @@ def _json_fields(text: str) -> dict[str, str] | None:
 
 
 def _listed(text: str) -> Cpus | None:
-    """Return the counts in `lscpu -p`: one line for each processor that is on line, columns CPU,Core,Socket,Node."""
-    names = next((line.lstrip("# ").lower().split(",") for line in text.splitlines() if "CPU,Core" in line), [])
-    rows = [line.split(",") for line in text.splitlines() if line[:1].isdigit()]
-    if "core" not in names or "socket" not in names or not rows:
+    """Return the counts in `lscpu -p` or `-e`: one line for each processor, that off line with `no` or left out."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    apart = "," if any(line.startswith("#") for line in lines) else None
+    head = next((line for line in reversed(lines) if not line.strip()[:1].isdigit()), "").lstrip("# ").lower()
+    names = [name.strip() for name in head.split(apart)]
+    cells = [line.strip().split(apart) for line in lines if line.strip()[:1].isdigit()]
+    if "core" not in names or "socket" not in names or not cells:
         return None
-    whole = [row for row in rows if len(row) >= names.index("socket") + 1]
-    cores = {row[names.index("core")] for row in whole}
-    sockets = {row[names.index("socket")] for row in whole}
-    nodes = {row[names.index("node")] for row in whole if len(row) > names.index("node")} if "node" in names else set()
-    threads = len(whole) // len(cores) if cores else None
-    return Cpus(len(whole), len(whole), 0, threads, None, len(sockets) or None, len(nodes) or None)
+    rows = [dict(zip(names, row, strict=False)) for row in cells]
+    here = [row for row in rows if row.get("online", "yes").lower() in ("yes", "y") and row.get("core", "-") != "-"]
+    cores, sockets, nodes = ({row[name] for row in here if row.get(name)} for name in ("core", "socket", "node"))
+    threads = len(here) // len(cores) if cores else None
+    off = len(rows) - len(here)
+    return Cpus(len(rows), len(here), off, threads, None, len(sockets) or None, len(nodes) or None)
 
 
 def judge_cpus(cpus: Cpus, want: Expected) -> list[Judged]:
@@ -218,6 +224,7 @@ def judge_load(text: str, want: Expected, jobs: Jobs) -> list[Judged] | None:
     if found is None:
         return None
     load = float(found[1]) if found[1].count(".") <= 1 and found[1] != "." else 0.0
-    if not jobs.none_here or load <= (want.cpus or 64) / 4:
+    settling = jobs.since_end_s is not None and jobs.since_end_s < LOAD_SETTLES_S
+    if not jobs.none_here or settling or load <= (want.cpus or 64) / 4:
         return []
     return [judged(WARN, "host.load", "node", "warn", f"load {load:g}, and no job is here")]

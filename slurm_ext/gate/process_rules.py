@@ -122,6 +122,8 @@ def is_person(user: str) -> bool:
     """Return whether an account is one that jobs run as, and not one of the system's services."""
     if user.isdigit():
         return int(user) >= 1000 and int(user) != 65534
+    if user.endswith("+"):  # ps cuts long names so
+        return not user.startswith("_") and not any(name.startswith(user[:-1]) for name in _SYSTEM_USERS)
     return bool(user) and user not in _SYSTEM_USERS and not user.startswith(("_", "systemd", "nvidia-", "node-exp"))
 
 
@@ -203,12 +205,12 @@ def _stuck(processes: Sequence[Process], jobs: Jobs) -> list[Judged]:
                 open_.append(process)
         elif jobs.foreign(process):
             ended = jobs.since_end_s if jobs.none_here else None
-            if ended is not None and ended < DYING_S and (process.age_s is None or process.age_s >= ended):
-                open_.append(process)
-            elif ended is not None or (old and (in_driver or not process.wchan.strip("-"))):
+            if ended is not None and (process.age_s is None or process.age_s >= ended):
+                (open_ if ended < DYING_S else fails).append(process)
+            elif old and (in_driver or not process.wchan.strip("-")):
                 fails.append(process)
-            else:
-                open_.append(process)
+            elif old or in_driver or process.age_s is None:
+                open_.append(process)  # a program that just began may well read its disk
         elif jobs.ids is None and in_driver:
             open_.append(process)
     if fails:

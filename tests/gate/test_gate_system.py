@@ -125,6 +125,10 @@ UNKILLABLE = ("fail", ("node", "reboot"))
     [
         (STUCK, GONE, UNKILLABLE),
         (STUCK, BUSY, PASS),
+        ("    99 user1    D    folio_wait_bit_common            00:00:03 ls /data\n", GONE, PASS),
+        ("    99 user1    D    folio_wait_bit_common            00:20:03 /usr/bin/rsync a b\n", GONE, NODE_NONE),
+        ("    99 user1    D    uvm_va_range_destroy             00:20:03 /usr/bin/x a b\n", GONE, UNKILLABLE),
+        ("    99 message+ S    -                                00:20:03 ./x\n", GONE, PASS),
         (STUCK, {**GONE, "last_job_end": "2026-07-14T08:11:30Z"}, NODE_NONE),
         (STUCK, IDLE, UNKILLABLE),
         (STUCK, None, NODE_NONE),

@@ -19,6 +19,8 @@ DFI = "Filesystem       Inodes  IUsed    IFree IUse% Mounted on\n"
     [
         (DF + "/dev/nvme0n1p1 203056560 100040176 103016384  50% /\n", None, PASS),
         (DF + "/dev/nvme0n1p1 203056560 203040176         0 100% /\n", None, drained("/")),
+        ("Filesystem Use% Mounted on\n/dev/nvme0n1p1 97% /\n", None, noted("/")),
+        ("Filesystem Use% Mounted on\n/dev/nvme0n1p1 100% /\n", None, drained("/")),
         (DF + "/dev/nvme0n1p1 203056560 186812036  16228140  92% /\n", None, noted("/")),
         (DF + "/dev/nvme0n1p1 203056560 181000000  22056560  89% /\n", None, PASS),
         (DF + "/dev/md0 29987418112 29987418112 0 100% /scratch\n", None, drained("/scratch")),
@@ -134,3 +136,10 @@ def test_a_conviction_holds_though_the_probe_was_stopped(tmp_path):
     full = DF + "/dev/nvme0n1p1 203056560 203040176 0 100% /\n"
     hung = {"command": "df -kP", "timed_out": True, "exit_code": None}
     assert ask(tmp_path, df=full, context=hung) == ("fail", ("fs:/", "drain"), ("node", "none"))
+
+
+def test_files_in_a_place_that_is_meant_to_keep_them(tmp_path):
+    text = LS.format(owner="user1", size="519993213952", time="Jul 13 22:10")
+    for folder, expected in (("/scratch/data", PASS), ("/tmp", noted("/tmp")), ("/dev/shm/", noted("/dev/shm"))):
+        asked = {**IDLE, "command": f"ls -l {folder}", "exit_code": 0}
+        assert ask(tmp_path, ls=text, context=asked) == expected

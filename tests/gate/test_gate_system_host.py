@@ -73,6 +73,12 @@ SMT_OFF = LSCPU.replace("0-191", "0-95\nOff-line CPU(s) list:     96-191").repla
             PASS,
         ),
         (
+            "CPU NODE SOCKET CORE L1d:L1i:L2:L3 ONLINE\n0 0 0 0 0:0:0:0 yes\n1 - - - - no\n",
+            None,
+            {"expected_cpus": 2},
+            NODE_WARN,
+        ),
+        (
             "# CPU,Core,Socket,Node,,L1d,L1i,L2,L3\n0,0,0,0,,0,0,0,0\n1,1,0,0,,1,1,1,0\n",
             None,
             {"expected_cpus": 2},
