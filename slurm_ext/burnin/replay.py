@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_ext.aws import catalogue
 from slurm_ext.burnin import nccl_log, perf_log, proof
-from slurm_ext.burnin.perf_log import Row, Table
+from slurm_ext.burnin.perf_log import Table
 from slurm_ext.burnin.rules import TCP_ALARM_GBS
 from slurm_ext.errors import UsageError
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
@@ -35,13 +35,10 @@ def judge(path: str) -> Verdict:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise UsageError(f"{path}: case.json or context cannot be used: {exc!r}") from exc
     if group == "perf":
-        second = texts.get("perf_log_second")
         first = judge_table(perf_log.parse(texts.get("perf_log", "")), context)
-        # Dips without fault happen: what a second run does not show again is worth a word, not a drain.
-        if second is not None and first.verdict == FAIL and first.rule == "perf.floor":
-            again = judge_table(perf_log.parse(second), context)
-            return again if again.verdict != PASS else _once(first)
-        return first
+        if "perf_log_second" not in texts:
+            return first
+        return _twice(first, judge_table(perf_log.parse(texts["perf_log_second"]), context))
     return proof.judge(nccl_log.parse_text(texts.get("nccl_log", "")), _context(context, instance_type))
 
 
@@ -56,24 +53,51 @@ def _text(folder: str, name: str) -> str:
 
 
 def _context(data: Mapping[str, Any], instance_type: str) -> proof.Context:
-    expected, code, nodes = data.get("expected_efa"), data.get("exit_code", 0), data.get("nodes")
+    expected, nodes = data.get("expected_efa"), _number(data.get("nodes"))
     return proof.Context(
         instance_type=instance_type,
         row=catalogue.find(instance_type),
-        nodes=nodes if isinstance(nodes, int) else 0,
+        nodes=nodes or 0,
         expected_efa=expected if isinstance(expected, int) else None,
-        exit_code=code if isinstance(code, int) else None,
-        timed_out=data.get("timed_out") is True,
+        exit_code=_exit_code(data),
+        timed_out=_timed_out(data),
     )
+
+
+def _number(value: object) -> int | None:
+    """Return a whole number that stands there as such, or as text; None for anything else."""
+    text = str(value).strip()
+    plain = isinstance(value, (int, str)) and not isinstance(value, bool) and text.lstrip("-").isdecimal()
+    return int(text) if plain and len(text) < 19 else None
+
+
+def _exit_code(context: Mapping[str, Any]) -> int | None:
+    """Return how the run ended: 0 where nothing is said of it, None where it did not end by itself."""
+    return _number(context.get("exit_code", 0))
+
+
+def _timed_out(context: Mapping[str, Any]) -> bool:
+    return str(context.get("timed_out")).lower() == "true"
 
 
 def _one(verdict: str, name: str, action: str, word: str, rule: str) -> Verdict:
     return Verdict(verdict, (Finding(name, "node", action, (word,)),), word, rule)
 
 
-def _once(first: Verdict) -> Verdict:
-    word = f"only in the first of two runs: {first.reason}"
-    return _one(WARN, "busbw-dip", "warn", word, "perf.second-run")
+def _twice(first: Verdict, second: Verdict) -> Verdict:
+    """Return the verdict over two runs: dips without fault happen, wrong values and hangs do not.
+
+    What only one of two runs shows of speed is worth a word, not a drain; a second run without a result takes nothing back.
+    """
+    for one in (first, second):
+        if one.verdict == FAIL and one.rule != "perf.floor":
+            return one
+    if second.verdict in (UNKNOWN, first.verdict) or first.verdict == UNKNOWN:
+        return first if second.verdict == UNKNOWN else second
+    if FAIL in (first.verdict, second.verdict):
+        which, reason = ("first", first.reason) if first.verdict == FAIL else ("second", second.reason)
+        return _one(WARN, "busbw-dip", "warn", f"only in the {which} of two runs: {reason}", "perf.second-run")
+    return first if first.verdict == WARN else second
 
 
 def judge_table(table: Table, context: Mapping[str, Any]) -> Verdict:
@@ -82,44 +106,66 @@ def judge_table(table: Table, context: Mapping[str, Any]) -> Verdict:
     if wrong or table.out_of_bounds:
         word = f"{max(wrong, table.out_of_bounds)} values are not what they must be"
         return _one(FAIL, "wrong-results", "drain", word, "perf.wrong")
-    if context.get("timed_out") is True and (table.rows or table.header):
+    if _timed_out(context) and (table.rows or table.header):
         last = f"after {table.rows[-1].size} bytes" if table.rows else "before the first row"
         return _one(FAIL, "run-hung", "drain", f"the run stopped {last} and was ended by its time limit", "perf.hung")
     if not table.rows:
-        return _one(UNKNOWN, "no-result", "none", "there is not one row: nothing was measured", "perf.no-rows")
-    if (code := context.get("exit_code", 0)) not in (0, None):
+        word = "the only row is cut" if table.cut else "there is not one row: nothing was measured"
+        return _one(UNKNOWN, "no-result", "none", word, "perf.no-rows")
+    if (code := _exit_code(context)) not in (0, None):
         return _one(UNKNOWN, "run-failed", "none", f"the run ended with exit code {code}", "perf.exit-code")
+    return _judge_speed(table, context)
+
+
+def _judge_speed(table: Table, context: Mapping[str, Any]) -> Verdict:
+    """Return the verdict over a table in which no value is known to be wrong."""
     floor = context.get("floor")
-    if not isinstance(floor, Mapping) or not isinstance(floor.get("busbw"), (int, float)):
+    asked = floor.get("busbw") if isinstance(floor, Mapping) else None
+    if (
+        not isinstance(floor, Mapping)
+        or not isinstance(asked, (int, float))
+        or isinstance(asked, bool)
+        or not asked > 0
+    ):
         return _one(UNKNOWN, "no-floor", "none", "no floor is known for this run", "perf.no-floor")
-    row = _row_at(table, int(floor.get("size") or 0))
+    # A floor without a size is one of large messages: small ones measure latency.
+    size = _number(floor["size"]) if "size" in floor else max(row.size for row in table.rows)
+    if size is None:
+        return _one(UNKNOWN, "no-floor", "none", f"the floor's size is no number: {floor['size']!r}", "perf.no-floor")
+    row = min((row for row in table.rows if row.size >= size), key=lambda row: row.size, default=None)
     if row is None:
-        return _one(UNKNOWN, "no-result", "none", f"no row of {floor.get('size')} bytes or more", "perf.no-size")
-    if row.busbw_gbs < floor["busbw"]:
-        return _below(row, float(floor["busbw"]), context)
+        word = f"no row of {size} bytes or more" + (", and the last one is cut" if table.cut else "")
+        return _one(UNKNOWN, "no-result", "none", word, "perf.no-size")
+    if row.least_gbs is not None and row.least_gbs < asked:
+        return _below(row.size, row.least_gbs, float(asked), context)
+    if unreadable := next((r for r in table.rows if r.size >= _DIP_BYTES and r.least_gbs is None), None):
+        word = f"the bandwidth at {unreadable.size} bytes is no number"
+        return _one(UNKNOWN, "no-result", "none", word, "perf.no-number")
+    if table.torn:
+        return _one(UNKNOWN, "no-result", "none", "a row in the middle of the table is cut", "perf.torn")
     if table.validated is False or any(r.wrong is None for r in table.rows):
         return _one(UNKNOWN, "not-validated", "none", "fast enough, but no value was checked", "perf.not-validated")
-    if dip := _dip(table):
-        word = f"{dip.busbw_gbs:.4g} GB/s at {dip.size} bytes, less than half of both neighbours"
-        return _one(WARN, "busbw-dip", "warn", word, "perf.dip")
-    return Verdict(PASS, (), f"{row.busbw_gbs:.4g} GB/s at {row.size} bytes, floor {floor['busbw']}", "perf.floor")
+    if dip := _dip(table, size, float(asked)):
+        return _one(WARN, "busbw-dip", "warn", dip, "perf.dip")
+    return Verdict(PASS, (), f"{row.least_gbs:.4g} GB/s at {row.size} bytes, floor {asked}", "perf.floor")
 
 
-def _row_at(table: Table, size: int) -> Row | None:
-    return min((row for row in table.rows if row.size >= size), key=lambda row: row.size, default=None)
-
-
-def _below(row: Row, floor: float, context: Mapping[str, Any]) -> Verdict:
-    word = f"{row.busbw_gbs:.4g} GB/s at {row.size} bytes, floor {floor:g}"
-    nodes = context.get("nodes")
-    if isinstance(nodes, int) and nodes > 1 and row.busbw_gbs <= TCP_ALARM_GBS and floor >= 3 * TCP_ALARM_GBS:
+def _below(size: int, rate: float, floor: float, context: Mapping[str, Any]) -> Verdict:
+    word = f"{rate:.4g} GB/s at {size} bytes, floor {floor:g}"
+    nodes = _number(context.get("nodes"))
+    if nodes is not None and nodes > 1 and rate <= TCP_ALARM_GBS and floor >= 3 * TCP_ALARM_GBS:
         return _one(FAIL, "busbw-tcp-level", "drain", f"{word}: the level of TCP, not of EFA", "perf.floor")
     return _one(FAIL, "busbw-below-floor", "drain", word, "perf.floor")
 
 
-def _dip(table: Table) -> Row | None:
+def _dip(table: Table, size: int, floor: float) -> str:
+    """Return in words which row is out of line: far below both its neighbours, or below the floor of a smaller size."""
     rows = sorted((row for row in table.rows if row.size >= _DIP_BYTES), key=lambda row: row.size)
-    for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
-        if row.busbw_gbs < _DIP * min(before.busbw_gbs, after.busbw_gbs):
-            return row
-    return None
+    rates = [row.least_gbs or 0.0 for row in rows]
+    for before, row, rate, after in zip(rates, rows[1:], rates[1:], rates[2:], strict=False):
+        if rate < _DIP * min(before, after):
+            return f"{rate:.4g} GB/s at {row.size} bytes, less than half of both neighbours"
+    for row, rate in zip(rows, rates, strict=True):
+        if row.size > size and rate < floor:
+            return f"{rate:.4g} GB/s at {row.size} bytes, below the floor {floor:g} that {size} bytes keep"
+    return ""

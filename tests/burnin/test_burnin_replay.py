@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -95,10 +96,85 @@ FLOOR = {"floor": {"size": GIB, "busbw": 310}, "nodes": 4}
         ("Segmentation fault", FLOOR, "unknown"),
         ("{not json", FLOOR, "unknown"),
         ('{"results": 5}', FLOOR, "unknown"),
+        # A row that ends too early has no column of its own place: neither wrong values nor a rate come out of it.
+        (table((GIB // 2, 365.0, "0"), (GIB, 365.0, "0")).rstrip()[:-1], FLOOR, "unknown"),
+        (table((GIB, 365.0, "0")).rstrip()[:-1], FLOOR, "unknown"),
+        (table((GIB, 365.0, "0"), (2 * GIB, 365.0, "0")).rstrip()[:-3], FLOOR, "pass"),
+        (
+            table((GIB, 365.0, "0")).rstrip()[:-1] + "\n" + table((2 * GIB, 365.0, "0"), (4 * GIB, 365.0, "0")),
+            FLOOR,
+            "unknown",
+        ),
+        # What is no number is neither fast nor right.
+        (table((GIB, math.nan, "0")), FLOOR, "unknown"),
+        (table((GIB, -math.nan, "0")), FLOOR, "unknown"),
+        (table((GIB, math.inf, "0")), FLOOR, "unknown"),
+        (table((GIB // 2, math.nan, "0"), (GIB, 365.0, "0")), FLOOR, "unknown"),
+        (table((GIB, 365.0, "nan")), FLOOR, "unknown"),
+        (table((GIB, 365.0, "***"), (2 * GIB, 365.0, "0")), FLOOR, "unknown"),
+        (table((GIB, 365.0, "0.5")), FLOOR, "unknown"),
+        (table((GIB, 365.0, "\x1b[31m7\x1b[0m")), FLOOR, "fail"),
+        (table((GIB, 365.0, "0")) + "# Out of bounds values : 0 FAILED", FLOOR, "fail"),
+        # A larger message that is slower than the floor of a smaller one is out of line, too.
+        (table((GIB, 365.0, "0"), (2 * GIB, 100.0, "0")), FLOOR, "warn"),
+        (table((GIB, 365.0, "0")).replace("365.0", "99.0", 1), FLOOR, "fail"),
+        (table((GIB, 365.0, "0")), {"floor": {"busbw": True}}, "unknown"),
+        (table((GIB, 365.0, "0")), {"floor": {"busbw": math.nan, "size": GIB}}, "unknown"),
+        (table((GIB, 365.0, "0")), {"floor": {"busbw": 310, "size": "1G"}}, "unknown"),
+        (table((8, 0.1, "0"), (GIB, 365.0, "0")), {"floor": {"busbw": 310}}, "pass"),
+        (table((GIB, 365.0, "0")), {**FLOOR, "exit_code": "1"}, "unknown"),
+        (table((GIB, 365.0, "0")), {**FLOOR, "timed_out": "true"}, "fail"),
     ],
 )
 def test_tables(text: str, context: dict[str, object], expected: str) -> None:
     assert replay.judge_table(perf_log.parse(text), context).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (365.0, 365.0, "pass"),
+        (300.0, 365.0, "warn"),
+        (365.0, 300.0, "warn"),
+        (300.0, 300.0, "fail"),
+        (300.0, None, "fail"),
+        (None, 365.0, "pass"),
+    ],
+)
+def test_of_two_runs_what_both_show_counts(
+    tmp_path: Path, first: float | None, second: float | None, expected: str
+) -> None:
+    texts = {"context": json.dumps(FLOOR)}
+    for role, rate in (("perf_log", first), ("perf_log_second", second)):
+        texts[role] = table() if rate is None else table((GIB, rate, "0"))
+    for role, text in texts.items():
+        (tmp_path / role).write_text(text)
+    (tmp_path / "case.json").write_text(json.dumps({"group": "perf", "files": {role: role for role in texts}}))
+    assert replay.judge(str(tmp_path)).verdict == expected
+
+
+@pytest.mark.parametrize("wrong_run", ["perf_log", "perf_log_second"])
+def test_wrong_values_of_either_run_fail(tmp_path: Path, wrong_run: str) -> None:
+    for role in ("perf_log", "perf_log_second"):
+        (tmp_path / role).write_text(table((GIB, 365.0, "3" if role == wrong_run else "0")))
+    (tmp_path / "context").write_text(json.dumps(FLOOR))
+    files = {role: role for role in ("perf_log", "perf_log_second", "context")}
+    (tmp_path / "case.json").write_text(json.dumps({"group": "perf", "files": files}))
+    assert replay.judge(str(tmp_path)).rule == "perf.wrong"
+
+
+@pytest.mark.parametrize(
+    ("word", "okay", "expected"),
+    [(1, "true", "pass"), ("false", "true", "unknown"), ("unchecked", "unchecked", "unknown"), (1, "false", "fail")],
+)
+def test_truth_values_of_json_are_words(word: object, okay: str, expected: str) -> None:
+    place = {"bus_bw": 365.0, "nwrong": 0}
+    data = {
+        "config": {"validation": word},
+        "results": [{"size": GIB, "out_of_place": place, "in_place": place}],
+        "out_of_bounds": {"count": 0, "okay": okay},
+    }
+    assert replay.judge_table(perf_log.parse(json.dumps(data)), FLOOR).verdict == expected
 
 
 @settings(max_examples=200, deadline=None)
