@@ -128,6 +128,43 @@ def test_no_hardware_file_means_no_device(child: Child, tmp_path: Path) -> None:
     assert child("say(cuda.cuInit(0))", tmp_path / "nowhere/hardware.json") == [[100]]
 
 
+def test_memory_that_was_given_back_comes_again_as_zeros(child: Child, node: Callable[..., Path]) -> None:
+    text = """
+        cuda.cuInit(0)
+        context()
+        first, between, last = alloc(5000), alloc(100), alloc(1 << 20)
+        say(cuda.cuMemsetD32_v2(between, 7, 25), cuda.cuMemsetD32_v2(first, 0xAAAAAAAA, 1250), cuda.cuMemFree_v2(first))
+        wider, again = alloc(3 << 20), alloc(5000)
+        read = ctypes.create_string_buffer(5000)
+        say(again.value == first.value, wider.value > last.value)
+        say(cuda.cuMemcpyDtoH_v2(read, again, c_size_t(5000)), read.raw == bytes(5000))
+        say(cuda.cuMemcpyDtoH_v2(read, between, c_size_t(100)), read.raw[:100] == b"\\7\\0\\0\\0" * 25)
+    """
+    assert child(text, node()) == [[0, 0, 0], [True, True], [0, True], [0, True]]
+
+
+def test_a_forked_process_has_memory_of_its_own(child: Child, node: Callable[..., Path]) -> None:
+    text = """
+        def value(pointer):
+            read = c_uint()
+            return cuda.cuMemcpyDtoH_v2(byref(read), pointer, c_size_t(4)), read.value
+        cuda.cuInit(0)
+        context()
+        here = alloc(4096)
+        cuda.cuMemsetD32_v2(here, 7, 1)
+        pid = os.fork()
+        if pid == 0:
+            cuda.cuInit(0)
+            context()
+            there = alloc(4096)
+            say(*value(there), cuda.cuMemsetD32_v2(there, 9, 1), *value(there))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        say(*value(here))
+    """
+    assert child(text, node()) == [[0, 0, 0, 0, 9], [0, 7]]
+
+
 def test_identity_of_devices(child: Child, node: Callable[..., Path]) -> None:
     text = """
         count, text, uuid = c_int(), ctypes.create_string_buffer(64), (ctypes.c_ubyte * 16)()

@@ -88,6 +88,20 @@ def test_every_length(libraries: Path, grid: list[tuple[Path, int]], count: int)
         assert said == [[0, 0, 0], [True]]
 
 
+def test_buffers_in_one_place_and_from_call_to_call_in_others(libraries: Path, grid: list[tuple[Path, int]]) -> None:
+    text = """
+        code, comm = join()
+        settle(comm)
+        one, other, third = alloc(mine), alloc(bytes(len(mine))), alloc(bytes(len(mine)))
+        for source, target in ((one, other), (one, third), (one, one)):
+            code = nccl.ncclAllReduce(source, target, count, U32, 0, comm, stream)
+            say(code in (0, 7), settle(comm), until(mark(stream), comm))
+        say(*(fetch(place, len(mine)) == total for place in (one, other, third)))
+    """
+    for said in run_ranks(libraries, grid, script(REDUCE, text), {"COUNT": "70001"}):
+        assert said == [[True, 0, 0]] * 3 + [[True, True, True]]
+
+
 def test_types_and_operations(libraries: Path, grid: list[tuple[Path, int]]) -> None:
     """Small whole numbers, so that every type holds sum, maximum and minimum exactly. The results are worked out here."""
     text = """

@@ -45,6 +45,7 @@ PRODUCTS = (
             "cuda_context.c",
             "cuda_stream.c",
             "cuda_event.c",
+            "cuda_heap.c",
             "cuda_memory.c",
             "cuda_module.c",
             "cuda_kernels.c",

@@ -83,6 +83,10 @@ void fm_context_drain_default(struct context *context); /* wait for the null str
 void fm_context_drain(struct context *context);         /* wait for every stream */
 struct stream *fm_stream_new(struct context *context, int nonblocking);
 
+/* cuda_heap.c */
+void *fm_heap_take(size_t size); /* of whole pages, which are zeros; NULL where there is no room */
+void fm_heap_give(void *memory);
+
 /* cuda_memory.c */
 int fm_range_valid(struct context *context, uint64_t address, uint64_t size);
 void fm_context_free_all(struct context *context);

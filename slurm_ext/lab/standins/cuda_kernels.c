@@ -1,14 +1,9 @@
 /* Native versions of the kernels that KERNELS.md describes; the page is the reference, not this file. */
 #include "cuda.h"
+#include "fast.h"
 
 #include <string.h>
 
-/* On CPUs that have them, vectors of 32 bytes: a burn-in checks every element five times. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define FAST __attribute__((optimize("O3"), target_clones("avx2", "default")))
-#else
-#define FAST __attribute__((optimize("O3")))
-#endif
 #define GOLDEN 0x9E3779B9u
 #define RANK_STEP 2654435761u
 

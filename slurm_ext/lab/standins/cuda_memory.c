@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static struct allocation *find(struct context *context, uint64_t address)
 {
@@ -29,7 +28,7 @@ void fm_context_free_all(struct context *context)
     while (context->allocations) {
         struct allocation *gone = context->allocations;
         context->allocations = gone->next;
-        munmap((void *)gone->start, gone->mapped);
+        fm_heap_give((void *)gone->start);
         free(gone);
     }
     context->used = 0;
@@ -56,15 +55,14 @@ FM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
     struct allocation *allocation = calloc(1, sizeof *allocation);
     size_t mapped = (bytes + 4095) & ~(size_t)4095, most = capacity(context);
     pthread_mutex_lock(&context->lock);
-    void *memory = MAP_FAILED;
+    void *memory = NULL;
     if (allocation && mapped >= bytes && context->used <= most && mapped <= most - context->used)
-        memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+        memory = fm_heap_take(mapped);
+    if (!memory) {
         pthread_mutex_unlock(&context->lock);
         free(allocation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    madvise(memory, mapped, MADV_HUGEPAGE); /* a few faults in place of thousands, where the kernel has them */
     *allocation = (struct allocation){(uint64_t)memory, bytes, mapped, context->allocations};
     context->allocations = allocation;
     context->used += mapped;
@@ -87,7 +85,7 @@ FM_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
             struct allocation *gone = *at;
             *at = gone->next;
             context->used -= gone->mapped;
-            munmap((void *)gone->start, gone->mapped);
+            fm_heap_give((void *)gone->start);
             free(gone);
             result = CUDA_SUCCESS;
             break;

@@ -88,7 +88,7 @@ struct ncclComm {
     int listen_tcp, listen_unix;
     struct ring flat;  /* all ranks */
     struct ring rail;  /* the ranks of one local number on all nodes */
-    struct local *local; /* memory that the ranks of this node share; NULL where each has a node of its own */
+    struct local *local; /* how the ranks of this node reach one another's memory; NULL where each has a node of its own */
     int local_fd;
     int connected, connecting;
     int abort_event;   /* readable once aborted */
@@ -139,15 +139,16 @@ ncclResult_t fm_arrange(struct ncclComm *comm); /* check the peers, put ranks in
 ncclResult_t fm_connect_ring(struct ncclComm *comm);
 
 /* nccl_local.c */
-#define FM_CHUNK (2u << 20) /* bytes of a message that are on their way at once */
 ncclResult_t fm_local_create(struct ncclComm *comm); /* by the first local rank */
 ncclResult_t fm_local_give(struct ncclComm *comm, int socket);
 ncclResult_t fm_local_take(struct ncclComm *comm, int socket);
 void fm_local_free(struct ncclComm *comm);
 void fm_local_wake(struct ncclComm *comm);
 ncclResult_t fm_local_barrier(struct ncclComm *comm);
-char *fm_local_region(struct ncclComm *comm, int local_rank, uint64_t chunk);
-uint64_t fm_local_next_chunk(struct ncclComm *comm);
+/* Say where this rank's buffers lie, and pass a barrier: then all know where everybody's are. */
+ncclResult_t fm_local_publish(struct ncclComm *comm, const void *send, const void *receive);
+const char *fm_local_sent(struct ncclComm *comm, int local_rank);
+const char *fm_local_received(struct ncclComm *comm, int local_rank);
 
 /* nccl_ring.c: one way around a ring */
 struct run {
@@ -198,7 +199,7 @@ void fm_reduce(void *into, const void *from, size_t count, int type, int operati
 typedef struct driver {
     int (*get_current)(void **), (*set_current)(void *), (*get_device)(int *), (*retain)(void **, int);
     int (*pci)(char *, int, int), (*version)(int *), (*uuid)(unsigned char *, int);
-    int (*enqueue)(void *, void (*)(void *), void *), (*check)(void *, uint64_t, size_t);
+    int (*enqueue)(void *, void (*)(void *), void *), (*check)(void *, uint64_t, size_t), (*heap)(char **, size_t *);
 } driver_t;
 const driver_t *fm_driver(void); /* the CUDA stand-in; NULL where there is none */
 ncclComm_t fm_comm_new(int nranks, int rank, int blocking);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PIECE (32u << 10)
+
 /* Which byte of a buffer is spoiled: the one that is asked for (modulo the buffer), else the high one of an element. */
 static void spoil(const struct fm_hardware *hardware, char *buffer, size_t bytes, size_t element, size_t width)
 {
@@ -30,48 +32,52 @@ static ncclResult_t all_reduce_flat(struct run *run, const struct collective *wa
     return result ? result : fm_ring_gather(run, &cut);
 }
 
-/* Ranks of a node reduce through the memory they share, each one its shard; shards go around the rails. */
+/* Reduce this rank's shard out of the memory of all ranks of the node, in pieces that stay in the processor's cache. */
+static void reduce_shard(const struct run *run, char *own, size_t offset, size_t bytes)
+{
+    struct ncclComm *comm = run->comm;
+    size_t piece = PIECE / run->width * run->width;
+    for (size_t at = 0; at < bytes; at += piece) {
+        size_t now = bytes - at < piece ? bytes - at : piece;
+        for (int other = 0; other < comm->local_ranks; other++)
+            if (other != comm->local_rank)
+                fm_reduce(own + at, fm_local_sent(comm, other) + offset + at, now / run->width, run->type, run->operation);
+    }
+}
+
+/* Ranks of a node read one another's memory, each one reduces its shard; shards go around the rails. */
 static ncclResult_t all_reduce_in_shards(struct run *run, const struct collective *wanted,
                                          const struct fm_hardware *hardware)
 {
     struct ncclComm *comm = run->comm;
-    int members = comm->local_ranks, flip = run->flip; /* in our part of the sum, once */
+    int members = comm->local_ranks, flip = run->flip, apart = wanted->send != wanted->receive;
+    size_t bytes = wanted->count * run->width, part;
+    struct cut whole = {wanted->receive, wanted->count, 0};
+    char *own = fm_part(&whole, run->width, members, comm->local_rank, &part), *send = (char *)wanted->send;
+    size_t offset = (size_t)(own - whole.buffer);
     run->flip = 0;
-    size_t most = FM_CHUNK / run->width;
-    ncclResult_t result = ncclSuccess;
-    for (size_t at = 0; at < wanted->count && !result; at += most) {
-        size_t count = wanted->count - at < most ? wanted->count - at : most, bytes = count * run->width, part;
-        uint64_t chunk = fm_local_next_chunk(comm);
-        struct cut whole = {fm_local_region(comm, comm->local_rank, chunk), count, 0};
-        memcpy(whole.buffer, (const char *)wanted->send + at * run->width, bytes);
-        long long offset = hardware->nccl_flip_offset;
-        if (flip && offset < 0 && !at)
-            fm_flip_bit(whole.buffer, run->width);
-        else if (flip && offset >= 0) {
-            size_t byte = (size_t)offset % (wanted->count * run->width);
-            if (byte >= at * run->width && byte - at * run->width < bytes)
-                whole.buffer[byte - at * run->width] ^= 0x40;
-        }
+    if (flip) /* our part of the sum, for as long as the others read it */
+        spoil(hardware, send, bytes, 0, run->width);
+    ncclResult_t result = fm_local_publish(comm, wanted->send, wanted->receive);
+    if (!result && apart)
+        memcpy(own, send + offset, part);
+    if (!result)
+        reduce_shard(run, own, offset, part);
+    struct cut shard = {own, part / run->width, 0};
+    if (!result && comm->rail.members > 1)
+        result = fm_ring_scatter(run, &shard);
+    if (!result && comm->rail.members > 1)
+        result = fm_ring_gather(run, &shard);
+    if (!result)
         result = fm_local_barrier(comm);
-        char *own = fm_part(&whole, run->width, members, comm->local_rank, &part);
-        for (int other = 0; other < members && !result; other++)
-            if (other != comm->local_rank)
-                fm_reduce(own, fm_local_region(comm, other, chunk) + (own - whole.buffer), part / run->width, run->type,
-                          run->operation);
-        struct cut shard = {own, part / run->width, 0};
-        if (!result && comm->rail.members > 1)
-            result = fm_ring_scatter(run, &shard);
-        if (!result && comm->rail.members > 1)
-            result = fm_ring_gather(run, &shard);
-        if (!result)
-            result = fm_local_barrier(comm);
-        for (int other = 0; other < members && !result; other++) {
-            struct cut theirs = {fm_local_region(comm, other, chunk), count, 0};
-            char *done = fm_part(&theirs, run->width, members, other, &part);
-            memcpy((char *)wanted->receive + at * run->width + (done - theirs.buffer), done, part);
+    if (flip && apart)
+        spoil(hardware, send, bytes, 0, run->width);
+    for (int other = 0; other < members && !result; other++)
+        if (other != comm->local_rank) {
+            char *theirs = fm_part(&whole, run->width, members, other, &part);
+            memcpy(theirs, fm_local_received(comm, other) + (theirs - whole.buffer), part);
         }
-    }
-    return result;
+    return result ? result : fm_local_barrier(comm); /* nobody changes what another one still reads */
 }
 
 /* A chain from the root around the ring, in pieces, so that all links are busy. */

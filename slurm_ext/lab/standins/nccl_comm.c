@@ -40,7 +40,7 @@ const driver_t *fm_driver(void)
             {"cuCtxGetDevice", &driver.get_device},   {"cuDevicePrimaryCtxRetain", &driver.retain},
             {"cuDeviceGetPCIBusId", &driver.pci},     {"cuDriverGetVersion", &driver.version},
             {"cuDeviceGetUuid_v2", &driver.uuid},     {"fmcuda_stream_enqueue", &driver.enqueue},
-            {"fmcuda_check", &driver.check},
+            {"fmcuda_check", &driver.check},          {"fmcuda_heap", &driver.heap},
         };
         found = library != NULL;
         for (unsigned i = 0; found && i < sizeof wanted / sizeof *wanted; i++) {

@@ -1,14 +1,15 @@
-/* Memory that the ranks of one node share, in place of NVLink: they reduce one another's data without any socket.
+/* The ranks of one node reach one another's device memory, as over NVLink, and reduce it without any socket.
  *
- * The first local rank makes it (a memfd: nothing is left behind whatever dies) and hands the descriptor to the others.
- * Two regions for each rank in turn: who fills one for the next chunk but one has passed a barrier that all others
- * reached only when they were done with it. */
+ * Each maps the heaps of the others (cuda_heap.c). Where their buffers lie, and a barrier, is in a page that the first local
+ * rank makes (a memfd: nothing is left behind whatever dies) and whose descriptor it hands to the others. */
 #define _GNU_SOURCE
 #include "nccl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,22 +17,35 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HEADER 4096
 #define LOOK_MS 100 /* how often a waiting rank looks whether the others live */
+
+struct rank {
+    int pid, heap;          /* whose descriptor */
+    uint64_t send, receive; /* from the begin of its heap */
+};
 
 struct header {
     _Atomic uint32_t arrived, generation;
+    struct rank ranks[];
 };
 
 struct local {
     struct header *header;
-    size_t size;
-    uint64_t chunks; /* begun, by this rank */
+    size_t size, heap_size;
+    char *own;       /* heap */
+    char **heaps;    /* of the others, where they are mapped here; our own is not */
+    int heaps_known;
 };
 
 static size_t size_for(const struct ncclComm *comm)
 {
-    return HEADER + 2 * (size_t)FM_CHUNK * (size_t)comm->local_ranks;
+    return sizeof(struct header) + (size_t)comm->local_ranks * sizeof(struct rank);
+}
+
+static ncclResult_t cannot_map(const struct ncclComm *comm)
+{
+    fm_warn(comm->device, "misc/shmutils.cc:110", "Cannot map the memory of this node's ranks: %s", strerror(errno));
+    return ncclSystemError;
 }
 
 static ncclResult_t map(struct ncclComm *comm)
@@ -40,13 +54,17 @@ static ncclResult_t map(struct ncclComm *comm)
     size_t size = size_for(comm);
     void *memory = local ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, comm->local_fd, 0) : MAP_FAILED;
     if (memory == MAP_FAILED) {
-        fm_warn(comm->device, "misc/shmutils.cc:110", "Cannot map the memory of this node's ranks: %s", strerror(errno));
         free(local);
-        return ncclSystemError;
+        return cannot_map(comm);
     }
     local->header = memory;
     local->size = size;
-    comm->local = local;
+    comm->local = local; /* from here on fm_local_free has it */
+    local->heaps = calloc((size_t)comm->local_ranks, sizeof *local->heaps);
+    int heap = fm_driver()->heap(&local->own, &local->heap_size);
+    if (!local->heaps || heap < 0)
+        return cannot_map(comm);
+    local->header->ranks[comm->local_rank] = (struct rank){getpid(), heap, 0, 0};
     return ncclSuccess;
 }
 
@@ -95,7 +113,11 @@ ncclResult_t fm_local_take(struct ncclComm *comm, int socket)
 void fm_local_free(struct ncclComm *comm)
 {
     if (comm->local) {
+        for (int rank = 0; comm->local->heaps && rank < comm->local_ranks; rank++)
+            if (comm->local->heaps[rank])
+                munmap(comm->local->heaps[rank], comm->local->heap_size);
         munmap(comm->local->header, comm->local->size);
+        free(comm->local->heaps);
         free(comm->local);
         comm->local = NULL;
     }
@@ -147,12 +169,45 @@ ncclResult_t fm_local_barrier(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-uint64_t fm_local_next_chunk(struct ncclComm *comm)
+/* All ranks have said by now which process they are. */
+static ncclResult_t map_heaps(struct ncclComm *comm)
 {
-    return comm->local->chunks++;
+    struct local *local = comm->local;
+    for (int rank = 0; rank < comm->local_ranks; rank++) {
+        char path[64];
+        if (rank == comm->local_rank)
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", local->header->ranks[rank].pid, local->header->ranks[rank].heap);
+        int heap = open(path, O_RDONLY | O_CLOEXEC);
+        void *memory = MAP_FAILED;
+        if (heap >= 0) {
+            memory = mmap(NULL, local->heap_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, heap, 0);
+            close(heap);
+        }
+        if (memory == MAP_FAILED)
+            return cannot_map(comm);
+        local->heaps[rank] = memory;
+    }
+    local->heaps_known = 1;
+    return ncclSuccess;
 }
 
-char *fm_local_region(struct ncclComm *comm, int local_rank, uint64_t chunk)
+ncclResult_t fm_local_publish(struct ncclComm *comm, const void *send, const void *receive)
 {
-    return (char *)comm->local->header + HEADER + (2 * (size_t)local_rank + (chunk & 1)) * FM_CHUNK;
+    struct local *local = comm->local;
+    struct rank *own = &local->header->ranks[comm->local_rank];
+    own->send = (uint64_t)((const char *)send - local->own);
+    own->receive = (uint64_t)((const char *)receive - local->own);
+    ncclResult_t result = fm_local_barrier(comm);
+    return result || local->heaps_known ? result : map_heaps(comm);
+}
+
+const char *fm_local_sent(struct ncclComm *comm, int local_rank)
+{
+    return comm->local->heaps[local_rank] + comm->local->header->ranks[local_rank].send;
+}
+
+const char *fm_local_received(struct ncclComm *comm, int local_rank)
+{
+    return comm->local->heaps[local_rank] + comm->local->header->ranks[local_rank].receive;
 }

@@ -1,9 +1,8 @@
 /* Element-wise reduction: into = into OP from. Half types are widened to float and rounded to nearest even. */
 #include "nccl.h"
+#include "fast.h"
 
 #include <string.h>
-
-#define FAST __attribute__((optimize("O3")))
 
 static inline float bf16_to_float(uint16_t bits)
 {
