@@ -5,7 +5,7 @@ No sockets and no clock of its own. A node that is lost on the way is left out, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext.burnin import judge, mnnvl, plan, roll, rules, thresholds, transport
@@ -14,6 +14,7 @@ from slurm_ext.burnin.traffic import CHECKS
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 Send = Callable[[str, Mapping[str, Any]], None]
+Broadcast = Callable[[Collection[str], Mapping[str, Any]], None]
 
 #: After the first sign of trouble others may still tell the better reason; then the group is stopped.
 TROUBLE_GRACE_S = 0.3
@@ -65,10 +66,18 @@ class Cohort:
     """The test of some nodes; `decision` is set at its end. `number` goes on over cohorts, so that no report is mistaken."""
 
     def __init__(
-        self, terms: Terms, nodes: Sequence[str], send: Send, now: float, *, deadline: float, number: int = 0
+        self,
+        terms: Terms,
+        nodes: Sequence[str],
+        send: Send,
+        now: float,
+        *,
+        deadline: float,
+        broadcast: Broadcast,
+        number: int = 0,
     ) -> None:
         """`deadline` is a time like `now`. The first round begins at once."""
-        self._terms, self._send, self._deadline = terms, send, deadline
+        self._terms, self._send, self._broadcast, self._deadline = terms, send, broadcast, deadline
         self.nodes = tuple(nodes)
         self.number = number - 1
         self.kind = ""
@@ -111,8 +120,7 @@ class Cohort:
         kind = message.get("t")
         if kind == "id":
             order = {"t": "id", "round": self.number, "id": message["id"], "gpu": message.get("gpu", -1)}
-            for name in group.nodes:
-                self._send(name, order)
+            self._broadcast(group.nodes, order)
         elif kind == "trouble" and not group.stop_at:
             group.stop_at = now + TROUBLE_GRACE_S
         elif kind == "report" and node not in group.reports and node not in self.lost:

@@ -12,12 +12,12 @@ never comes, or is lost, makes the outcome unknown: nobody's fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from slurm_ext import __version__
 from slurm_ext.burnin import roll, rules, thresholds, transport
-from slurm_ext.burnin.cohort import LEAST_S, Cohort, Send, Terms
+from slurm_ext.burnin.cohort import LEAST_S, Broadcast, Cohort, Send, Terms
 from slurm_ext.burnin.model import Decision, Outcome, RoundResult, outcome_to_json, unknown
 from slurm_ext.burnin.succession import LEADERS, Poll
 from slurm_ext.verdict import FAIL, PASS, WARN, Verdict
@@ -43,7 +43,7 @@ class Leader:
         send: Send,
         now: float,
         *,
-        broadcast: Callable[[Collection[str], Mapping[str, Any]], None] | None = None,
+        broadcast: Broadcast | None = None,
         gone: Mapping[str, str] | None = None,
     ) -> None:
         """`gone` are nodes that were lost before, and how: nobody waits for them."""
@@ -119,7 +119,7 @@ class Leader:
         if self._first is not None and not self._roll.untested():
             self._gather_until = now + GATHER_S
         self._roll.come(node, now + float(message.get("left_s", self._terms.deadline_s)), now)
-        if left := set(self._terms.nodes).intersection(message.get("left", ())):
+        if (told := message.get("left")) and (left := set(self._terms.nodes).intersection(told)):
             self._roll.left |= left
             words = "they passed together under a leader that went away"
             self._passed = self._passed or Decision(Verdict(PASS, (), words, "burnin.all-nodes"))
@@ -241,7 +241,9 @@ class Leader:
     def _begin(self, nodes: Sequence[str], deadline: float, now: float) -> Cohort:
         """Test nodes together; the hook that waits least decides when they must be done."""
         deadline = min(deadline, *(self._roll.there[name] for name in nodes))
-        self._cohort = cohort = Cohort(self._terms, nodes, self._send, now, deadline=deadline, number=self._number)
+        self._cohort = cohort = Cohort(
+            self._terms, nodes, self._send, now, deadline=deadline, broadcast=self._broadcast, number=self._number
+        )
         self._look(now)
         return cohort
 

@@ -5,7 +5,7 @@ Standard library only, NamedTuples: hooks import this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext import verdict
@@ -67,29 +67,30 @@ class RankReport(NamedTuple):
     drift: float = 1.0  # its last quarter's median by its first's
 
 
-_SHORT = (
-    "state",
-    "cause",
-    "text",
-    "slowest_ms",
-    "pace_ms",
-    "mismatches",
-    "first_bad",
-    "sustain_ms",
-    "sustain_steps",
-    "drift",
-)
+#: What a report is on the way: its fields in this order, without those at the end that are as usual. Its node the leader knows.
+_SENT = tuple(name for name in RankReport._fields if name != "node")
+_USUAL = tuple(RankReport._field_defaults.get(name) for name in _SENT)
+_CHECKSUMS = _SENT.index("checksums")
 
 
-def shortened(rank: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a RankReport in plain data without what is as it usually is; thousands of them go to one leader."""
-    usual = RankReport._field_defaults
-    return {name: value for name, value in rank.items() if name not in _SHORT or value != usual[name]}
+def shortened(rank: Mapping[str, Any]) -> list[Any]:
+    """Return a RankReport in plain data, as short as it can be: thousands of them go to one leader."""
+    row = [rank.get(name, usual) for name, usual in zip(_SENT, _USUAL, strict=True)]
+    while row and row[-1] == _USUAL[len(row) - 1]:
+        row.pop()
+    return row
 
 
-def rank_from(rank: Mapping[str, Any], node: str) -> RankReport:
-    """Return the RankReport that `node` sent, whatever name it gave itself. Raise TypeError where it is none."""
-    return RankReport(**{**rank, "node": node, "checksums": tuple(rank.get("checksums", ()))})
+def rank_from(rank: Mapping[str, Any] | Sequence[Any], node: str) -> RankReport:
+    """Return the RankReport that `node` sent, shortened or whole, whatever name it gave itself. Raise TypeError where it is none."""
+    if isinstance(rank, Mapping):
+        return RankReport(**{**rank, "node": node, "checksums": tuple(rank.get("checksums", ()))})
+    if not isinstance(rank, list) or not rank:
+        raise TypeError("not a report of a rank")
+    first, *more = rank
+    if len(more) >= _CHECKSUMS:
+        more[_CHECKSUMS - 1] = tuple(more[_CHECKSUMS - 1])
+    return RankReport(first, node, *more)
 
 
 class Suspect(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +38,15 @@ def test_a_shortened_report_arrives_whole(report: RankReport) -> None:
 @given(REPORTS)
 def test_nobody_reports_in_another_nodes_name(report: RankReport) -> None:
     assert rank_from(report._asdict(), "n7").node == "n7"
+    assert rank_from(shortened(report._asdict()), "n7").node == "n7"
+
+
+def test_a_report_of_a_rank_that_was_well_is_short() -> None:
+    well = RankReport(4711, "p5-st-gpu-512", 7, phase="done", step=9, median_ms=1.25, checksums=("0123abcd",) * 4)
+    assert len(json.dumps(shortened(well._asdict()))) < 160
+
+
+@pytest.mark.parametrize("row", [None, 5, "text", [], [1], [1] * 99, {}, [0] * 15 + [7]])
+def test_what_is_no_report_is_refused(row: Any) -> None:
+    with pytest.raises(TypeError):
+        rank_from(row, "n1")
