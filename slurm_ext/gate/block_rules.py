@@ -43,6 +43,9 @@ _COUNTS = pattern(r"\[(\d+)/(\d+)\](?: \[([U_]+)\])?")
 _PROGRESS = pattern(r"(resync|recovery|reshape|check|repair)\s*=\s*(\d+(?:\.\d+)?%|DELAYED|PENDING|REMOTE)")
 
 
+_CUT = "cut"  # stands for the type of a row that ends before its type
+
+
 class Disk(NamedTuple):
     """One whole disk. None or empty: lsblk was not asked for it."""
 
@@ -59,6 +62,7 @@ class Listing(NamedTuple):
     disks: tuple[Disk, ...]
     has_models: bool
     has_sizes: bool
+    whole: bool = True
 
 
 class Array(NamedTuple):
@@ -73,6 +77,7 @@ class Array(NamedTuple):
     wanted: int | None = None
     working: int | None = None
     progress: str = ""
+    counted: bool = False  # the line with its blocks was there
     container: bool = False  # holds the metadata of others (Intel, DDF) and is inactive by design
 
 
@@ -99,7 +104,11 @@ def parse_lsblk(text: str) -> Listing | None:
     disks = list(dict.fromkeys(disks))
     if not disks and not rows:
         return None
-    return Listing(tuple(disks), any(disk.model for disk in disks), any(disk.size is not None for disk in disks))
+    # A table that does not end its last line is not the whole one.
+    table = not text.lstrip().startswith(("{", "[")) and 'NAME="' not in text
+    whole = not rows or (rows[-1].get("type") != _CUT and (not table or text.endswith("\n")))
+    models, sizes = any(disk.model for disk in disks), any(disk.size is not None for disk in disks)
+    return Listing(tuple(disks), models, sizes, whole)
 
 
 def _json_rows(text: str) -> list[dict[str, object]] | None:
@@ -138,7 +147,9 @@ def _table_rows(text: str) -> list[dict[str, object]] | None:
         kind = next((word for word in words[1:] if word in _TYPES), None)
         row: dict[str, object] = {"name": words[0], "type": kind}
         nested = line[0] in "├└│|`" or line.startswith(" ")
-        if kind is None and (nested or not _NVME.fullmatch(words[0])):
+        if kind is None and "TYPE" in heads:
+            row["type"] = _CUT
+        elif kind is None and (nested or not _NVME.fullmatch(words[0])):
             row["type"] = "part"
         if at_size is not None and len(words) > at_size:
             row["size"] = words[at_size]
@@ -163,6 +174,8 @@ def judge_disks(listing: Listing, *, expected: int | None, disk_gb: int = 0) -> 
             items.append(judged(FAIL, "disk.dead", f"disk:{disk.name}", "replace", f"state {disk.state}"))
         elif disk.read_only and _NVME.fullmatch(disk.name):
             items.append(judged(FAIL, "disk.read-only", f"disk:{disk.name}", "replace", "the disk takes no writes"))
+    if not listing.whole:
+        return [*items, judged(UNKNOWN, "probe.output-cut", "node", "none", "the list of disks ends in a row")]
     if not expected:
         return items
     nvme = [disk for disk in listing.disks if _NVME.fullmatch(disk.name)]
@@ -207,6 +220,8 @@ def parse_mdstat(text: str) -> list[Array] | None:
                 )
             )
         elif arrays and line.startswith((" ", "\t")):
+            if " blocks" in line:
+                arrays[-1] = arrays[-1]._replace(counted=True)
             counts, progress = _COUNTS.search(line), _PROGRESS.search(line)
             if counts:
                 arrays[-1] = arrays[-1]._replace(wanted=int(counts[1]), working=int(counts[2]))
@@ -221,7 +236,7 @@ def judge_arrays(arrays: Sequence[Array], *, expected: int | None = None) -> lis
     """Return what the arrays say; `expected` local NVMe disks of the type are looked for in the stripes."""
     items = [item for array in arrays if not array.container for item in _one(array, expected)]
     local = {member for array in arrays for member in array.members if _NVME.match(member)}
-    stripes = [array for array in arrays if array.level == "raid0" and array.state == "active"]
+    stripes = [array for array in arrays if array.level == "raid0" and array.state == "active" and array.counted]
     # Half of the disks, or fewer, is how someone set it up; nearly all of them is all that boot could find.
     if stripes and expected and not items and expected / 2 < len(local) < expected:
         line = f"a stripe over {len(local)} of {expected} local NVMe disks"
@@ -231,6 +246,10 @@ def judge_arrays(arrays: Sequence[Array], *, expected: int | None = None) -> lis
 
 def _one(array: Array, expected: int | None) -> list[Judged]:
     target, name = f"disk:{array.name}", listed(list(array.failed)) or "a member"
+    if array.state not in ("active", "inactive", "broken") or not array.counted:
+        return [
+            judged(UNKNOWN, "probe.output-cut", "node", "none", f"{array.name} is {array.state}, and not all is told")
+        ]
     if array.state == "broken" or (array.level in ("raid0", "linear") and array.failed):
         return [judged(FAIL, "raid.broken", target, "replace", f"{array.level} without redundancy lost {name}")]
     if array.state != "active":
@@ -250,6 +269,8 @@ def _one(array: Array, expected: int | None) -> list[Judged]:
         return [judged(WARN, "raid.degraded", target, "warn", line)]
     if array.failed:
         return [judged(WARN, "raid.degraded", target, "warn", f"{name} has failed")]
+    if wanted is None and array.level in ("raid1", "raid4", "raid5", "raid6", "raid10"):
+        return [judged(UNKNOWN, "probe.output-cut", "node", "none", "the line that counts its devices is not there")]
     if array.progress and not array.progress.startswith(("check", "repair")):
         return [
             judged(WARN, "raid.rebuilding", target, "warn", f"{array.level} {array.progress}: slower until it is done")

@@ -12,7 +12,7 @@ from slurm_ext.gate import process_rules, tables
 _PROGRAMS = {
     **{name: name for name in ("ps", "df", "ls", "chronyc", "timedatectl", "systemctl", "lsblk", "findmnt", "lscpu")},
     **{"ntpq": "chronyc", "ntpstat": "chronyc", "ntptime": "chronyc", "adjtimex": "chronyc", "nvme": "lsblk"},
-    **{"mount": "mounts", "uptime": "load", "dmesg": "dmesg", "journalctl": "journal"},
+    **{"mount": "mounts", "uptime": "load", "nproc": "lscpu", "dmesg": "dmesg", "journalctl": "journal"},
 }
 #: Files that `cat` may have shown, and paths of a tree: end of the path -> role.
 FILES = {

@@ -81,7 +81,7 @@ def _tracking(fields: dict[str, str], now_s: float | None) -> list[Judged] | Non
     offset = _seconds(fields.get("system time", ""))
     away = judge_offset(offset) if offset is not None else []
     if "not synchron" in leap or "unsynchron" in leap:
-        return unsynchronised("chrony says: not synchronised") + [item for item in away if item.verdict == FAIL]
+        return [item for item in away if item.verdict == FAIL] or unsynchronised("chrony says: not synchronised")
     if leap not in ("normal", "insert second", "delete second"):
         return [judged(UNKNOWN, "clock.unknown-word", "node", "none", f"leap status {leap[:40]}")]
     number = int(stratum) if stratum.isdigit() else None

@@ -240,6 +240,7 @@ _ERRORS = (
     ("after transport endpoint shutdown", "fs.stat-error", FAIL, "drain", "drain"),
     ("Host is down", "fs.stat-error", FAIL, "drain", "drain"),
 )
+_NO_MOUNT = pattern(r"^(/\S*) is not a mountpoint$")
 _QUOTED = pattern(r"['‘\"]?(/[^'’\":]*)['’\"]?: ([A-Z][^:]*)$")
 
 
@@ -247,6 +248,9 @@ def judge_errors(text: str, mounts: Sequence[tuple[str, str]] = ()) -> list[Judg
     """Return what the error texts of df, ls, stat, touch and the like say; `mounts` are (mount point, fstype)."""
     items: dict[str, Judged] = {}
     for line in text.splitlines():
+        if absent := _NO_MOUNT.search(line):
+            words = "nothing is mounted here"
+            items.setdefault(absent[1], judged(FAIL, "fs.not-mounted", f"fs:{absent[1]}", "drain", words))
         found = _QUOTED.search(line.strip())
         if found is None:
             continue

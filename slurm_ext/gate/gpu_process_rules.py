@@ -62,8 +62,11 @@ class Table(NamedTuple):
     complete: bool = False
 
 
-def parse_apps(text: str) -> list[Holder] | None:
-    """Return the rows of --query-compute-apps as CSV, with or without header and units; None where it is no such list."""
+def parse_apps(text: str) -> tuple[list[Holder], bool] | None:
+    """Return the rows of --query-compute-apps as CSV, with or without header and units, and whether all could be read.
+
+    None where it is no such list.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return None
@@ -72,7 +75,7 @@ def parse_apps(text: str) -> list[Holder] | None:
         lines = lines[1:]
     else:
         names = []
-    holders = []
+    holders: list[Holder] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
         if names:
@@ -82,9 +85,9 @@ def parse_apps(text: str) -> list[Holder] | None:
         else:
             row = _guessed(cells)
         if row is None:
-            return None
+            return (holders, False) if holders or names else None
         holders.append(row)
-    return holders
+    return holders, True
 
 
 def _named(cells: list[str], names: Sequence[str]) -> Holder | None:

@@ -28,7 +28,7 @@ _LARGE_MIB = 64 * 1024
 #: Without a job, most of the memory must be there for the next one.
 AVAILABLE_SHARE = 0.5
 
-_MEMINFO = pattern(r"^(\w[\w()]*):\s+(\d+)(?: kB)?\s*$")
+_MEMINFO = pattern(r"^(?:(HugePages_\w+):\s+(\d+)|(\w[\w()]*):\s+(\d+) kB)\s*$")
 _LOAD = pattern(r"load averages?:\s*([\d.]+)")
 _LOADAVG = pattern(r"^([\d.]+) ([\d.]+) ([\d.]+) \d+/\d+ \d+\s*$")
 
@@ -86,12 +86,17 @@ def count_list(text: str) -> int | None:
 
 def parse_lscpu(text: str) -> Cpus | None:
     """Return lscpu's summary, as text or JSON, or its list of processors (-p); None where it is none of them."""
+    if (alone := text.strip()).isascii() and alone.isdigit():  # nproc
+        return Cpus(int(alone), int(alone))
     if text.lstrip().startswith("{"):
         fields = _json_fields(text)
     elif "# CPU" in text or "#CPU" in text or text.lstrip().startswith("CPU "):
         return _listed(text)
     else:
-        halves = (line.partition(":") for line in text.splitlines())
+        lines = text.splitlines()
+        if lines and not text.endswith("\n") and "CPU(s)" in lines[-1]:
+            return None  # cut in the very line that counts
+        halves = (line.partition(":") for line in lines)
         fields = {name.strip().lower(): value.strip() for name, colon, value in halves if colon}
     if fields is None or "cpu(s)" not in fields:
         return None
@@ -185,7 +190,7 @@ def judge_cpus(cpus: Cpus, want: Expected) -> list[Judged]:
 def parse_meminfo(text: str) -> dict[str, int] | None:
     """Return /proc/meminfo as kB (pages where it counts pages), None where the total is not in it."""
     rows = (found for line in text.splitlines() if (found := _MEMINFO.match(line)))
-    values = {row[1]: int(row[2]) for row in rows}
+    values = {row[1] or row[3]: int(row[2] or row[4]) for row in rows}
     return values if "MemTotal" in values else None
 
 

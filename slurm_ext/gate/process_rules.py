@@ -127,8 +127,11 @@ def is_person(user: str) -> bool:
     return bool(user) and user not in _SYSTEM_USERS and not user.startswith(("_", "systemd", "nvidia-", "node-exp"))
 
 
-def parse_ps(text: str, command: str = "") -> list[Process] | None:
-    """Return the processes of `ps` with a header, or with the columns that `command` asked for; None where it is no list."""
+def parse_ps(text: str, command: str = "") -> tuple[list[Process], bool] | None:
+    """Return the processes of `ps` and whether its last line is whole; None where it is no list.
+
+    The columns are those of its header or, without one, those that `command` asked for.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     names: list[str] = []
     if lines and {"pid", "command"} & {_COLUMNS.get(word, "") for word in lines[0].split()}:
@@ -139,7 +142,7 @@ def parse_ps(text: str, command: str = "") -> list[Process] | None:
     if "pid" not in columns and "command" not in columns:
         return None
     found = [_row(line.split(), columns) for line in lines]
-    return [process for process in found if process is not None]
+    return [process for process in found if process is not None], not found or found[-1] is not None
 
 
 def _row(words: list[str], columns: Sequence[str]) -> Process | None:

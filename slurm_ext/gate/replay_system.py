@@ -25,6 +25,9 @@ from slurm_ext.gate.model import Judged, judged
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, UNKNOWN
 
+#: Findings that something is not in the list: a list that was not finished does not prove them.
+_ABSENCE = ("disk.nvme-missing", "fs.not-mounted", "host.socket-missing", "host.memory-missing")
+
 #: Exit codes that are an answer: systemctl tells states with 1, 3 and 4, the others a part that they could not read.
 _ANSWERS = {"systemctl": (1, 3, 4), "findmnt": (1,), "lsblk": (32, 64), "ls": (1, 2), "df": (1,), "ps": (1,)}
 _DENIED = pattern(r"^\w+: .*: (?:Operation not permitted|Permission denied)$")
@@ -49,7 +52,7 @@ class _Reader:
         self.jobs = jobs_of(context, now)
         self.shape = catalogue.host(case.instance_type)
         self.want = host_rules.expected(self.shape, references(context))
-        self.processes = process_rules.parse_ps(self.texts.get("ps", ""), self.command) or []
+        self.processes = (process_rules.parse_ps(self.texts.get("ps", ""), self.command) or ([], True))[0]
 
     def _texts(self) -> dict[str, str]:
         """Return the texts by role: stdout under the role of the tool that wrote it, a tree's files under theirs."""
@@ -99,10 +102,11 @@ class _Reader:
         if {"mounts", "mountinfo", "fstab"} & set(self.texts):
             read += 1
             items += self._mounts()
-        said = disk_rules.judge_errors("\n".join((self.case.texts.get("stderr", ""), self._stray())), self._points())
+        words = (self.case.texts.get("stderr", ""), self._stray(), self.case.texts.get("stdout", ""))
+        said = disk_rules.judge_errors("\n".join(words if failed else words[:2]), self._points())
         items += said
         if failed and not said:
-            items = [item for item in items if item.verdict == FAIL]
+            items = [item for item in items if item.verdict == FAIL and item.finding.id not in _ABSENCE]
             items.append(judged(UNKNOWN, "probe.failed", "node", "none", failed))
         if not read and not items:
             line = f"nothing here can be judged{': ' + self.command if self.command else ''}"
@@ -140,19 +144,23 @@ class _Reader:
 
     def _ps(self, text: str) -> list[Judged] | None:
         found = process_rules.parse_ps(text, self.command)
-        return None if found is None else process_rules.judge(found, self.jobs)
+        if found is None:
+            return None
+        return process_rules.judge(found[0], self.jobs) + ([] if found[1] else disk_rules.cut("the last row of ps"))
 
     def _apps(self, text: str) -> list[Judged] | None:
-        holders = gpu_process_rules.parse_apps(text)
-        if holders is None:
+        found = gpu_process_rules.parse_apps(text)
+        if found is None:
             return None
+        holders, whole = found
         numbers = {
             row.pid: row.number for row in gpu_process_rules.parse_table(self.texts.get("smi_table", "")).holders
         }
         placed = [
             one if one.pci or one.pid not in numbers else one._replace(number=numbers[one.pid]) for one in holders
         ]
-        return gpu_process_rules.judge(placed, self.jobs, self.processes)
+        items = gpu_process_rules.judge(placed, self.jobs, self.processes)
+        return items + ([] if whole else disk_rules.cut("a row of the programs on GPUs cannot be read"))
 
     def _smi_table(self, text: str) -> list[Judged] | None:
         table = gpu_process_rules.parse_table(text)
@@ -203,7 +211,11 @@ class _Reader:
         wanted = mount_rules.parse_fstab(self.texts["fstab"]) if "fstab" in self.texts else None
         told = self.case.context.get("expected_mounts")
         asked = [mount_rules.Wanted(str(point), "", "", ()) for point in told] if isinstance(told, list) else []
-        items = mount_rules.judge(found, wanted, whole="grep" not in self.command)
+        lines = self.texts[role].splitlines()
+        whole = "grep" not in self.command and (self.texts[role].endswith("\n") or len(lines[-1].split()) >= 6)
+        items = mount_rules.judge(found, wanted, whole=whole)
+        if not whole and not items and wanted is not None:
+            items = disk_rules.cut("the table of mounts is not whole")
         return items + [item for entry in asked for item in mount_rules.absent(entry, found)]
 
     def _lsblk(self, text: str) -> list[Judged] | None:

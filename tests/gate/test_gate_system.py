@@ -40,6 +40,7 @@ LEFT = ("fail", ("gpu@0000:53:00", "drain"))
         (app(1, "[Not Found]", memory="61234 MiB"), IDLE, LEFT),
         (app(1, "[Insufficient Permissions]"), IDLE, ("unknown", ("gpu@0000:53:00", "none"))),
         (app(1, "python3", memory="[N/A]"), IDLE, LEFT),
+        (app(1, "python3") + "2026/07/14 08:12:53.500, NVIDIA H100 80GB", IDLE, (*LEFT, ("node", "none"))),
         (app(1, "a, name with, commas"), IDLE, LEFT),
         ("", IDLE, PASS),
         ("2026/07/14 08:12:53.500, NVIDIA H100 80GB HBM3, 00000000:53:00.0, 1, GPU-1, 11\n", IDLE, NODE_NONE),
@@ -125,6 +126,7 @@ UNKILLABLE = ("fail", ("node", "reboot"))
     [
         (STUCK, GONE, UNKILLABLE),
         (STUCK, BUSY, PASS),
+        ("2211 root     Ssl  -  1-02:11:09 /usr/bin/nv-hostengine\n120331 user1    D    uvm", GONE, NODE_NONE),
         ("    99 user1    D    folio_wait_bit_common            00:00:03 ls /data\n", GONE, PASS),
         ("    99 user1    D    folio_wait_bit_common            00:20:03 /usr/bin/rsync a b\n", GONE, NODE_NONE),
         ("    99 user1    D    uvm_va_range_destroy             00:20:03 /usr/bin/x a b\n", GONE, UNKILLABLE),
@@ -180,7 +182,8 @@ def test_process_lists(tmp_path, rows, context, expected):
     ],
 )
 def test_columns_of_ps(text, command):
-    (process,) = process_rules.parse_ps(text, command)
+    ((process,), whole) = process_rules.parse_ps(text, command)
+    assert whole
     assert process.pid == 77
     assert process.state.startswith("D")
     assert process_rules.is_person(process.user)

@@ -9,8 +9,9 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from system_answers import IDLE, ask
 from test_gate_system import APPS, NO_ROWS, PS, SMI, STUCK, app
-from test_gate_system_disks import DF, LS
+from test_gate_system_disks import DF, DFI, LS
 from test_gate_system_host import LSCPU, meminfo
 from test_gate_system_mounts import FSTAB, MD, ROOT, blocks, stripe, text_blocks
 from test_gate_system_services import FABRIC, LIST, NTPQ, SOURCES, STOP, TRACKING, described, event, status
@@ -66,8 +67,8 @@ def texts(draw):
 @settings(max_examples=300, deadline=None)
 @given(texts(), st.sampled_from([Jobs(), Jobs(()), Jobs(("1",)), Jobs((), since_end_s=1e4)]))
 def test_no_text_breaks_a_parser_or_makes_a_word_that_nobody_knows(text, jobs):
-    items = process_rules.judge(process_rules.parse_ps(text) or [], jobs)
-    items += gpu_process_rules.judge(gpu_process_rules.parse_apps(text) or [], jobs)
+    items = process_rules.judge((process_rules.parse_ps(text) or ([], True))[0], jobs)
+    items += gpu_process_rules.judge((gpu_process_rules.parse_apps(text) or ([], True))[0], jobs)
     items += gpu_process_rules.judge_memory(gpu_process_rules.parse_table(text), jobs)
     items += gpu_process_rules.judge(gpu_process_rules.parse_xml(text), jobs)
     items += clock_rules.judge(text, 1.78e9) or []
@@ -135,3 +136,39 @@ def test_no_json_breaks_a_parser(value):
         service_rules.parse,
     ):
         read(text)
+
+
+#: Healthy nodes, by role: cut in the middle of a line, no list proves that something is missing.
+HEALTHY = {
+    "ps": PS + "   2211 root     Ssl  -                              1-02:11:09 /usr/bin/nv-hostengine -n\n",
+    "compute_apps": APPS + app(1, "/usr/bin/nv-hostengine"),
+    "smi_table": SMI.format(used=4, rows=NO_ROWS),
+    "chronyc": TRACKING,
+    "timedatectl": "System clock synchronized: yes\n  NTP service: active\n",
+    "df": DF + "/dev/nvme0n1p1 203056560 100040176 103016384  50% /\n",
+    "df_inodes": DFI + "/dev/nvme0n1p1 13107200 301234 12805966 3% /\n",
+    "lsblk": text_blocks(8),
+    "mdstat": MD.format(stripe(8)),
+    "systemctl": status(FABRIC, "active (running) since Tue"),
+    "lscpu": LSCPU,
+    "meminfo": meminfo(2015, 1990),
+    "events": described(),
+    "mountinfo": "36 1 259:1 / /scratch rw,relatime shared:1 - ext4 /dev/md0 rw,stripe=1024\n",
+    "mounts": ROOT + "/dev/md0 /scratch ext4 rw 0 0\n",
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(HEALTHY)), st.integers(0, 5000))
+def test_a_healthy_node_is_not_convicted_by_a_text_that_is_cut(tmp_path_factory, role, at):
+    text = HEALTHY[role]
+    at %= len(text)
+    if text[at] == "\n" or text[at - 1] == "\n":
+        at = max(text.rfind("\n", 0, at - 1) - 1, 0)
+    roles = {
+        role: text[:at],
+        **({"fstab": FSTAB + "/dev/md0 /scratch ext4 defaults 0 2\n"} if role == "mounts" else {}),
+    }
+    folder = tmp_path_factory.mktemp("cut")
+    assert ask(folder, context=IDLE, instance_type="p5.48xlarge", **roles)[0] not in ("fail", "warn")
+    assert ask(folder, context=IDLE, instance_type="p5.48xlarge", **{**roles, role: text})[0] == "pass"

@@ -183,6 +183,15 @@ def test_lsblk_as_a_table(tmp_path):
     assert ask(tmp_path, lsblk=pairs, instance_type="p5.48xlarge") == PASS
 
 
+def test_a_list_that_was_not_finished_proves_no_absence(tmp_path):
+    cut = text_blocks(5) + "nvme6n1       259"
+    assert ask(tmp_path, lsblk=cut, instance_type="p5.48xlarge") == NODE_NONE
+    stopped = {"command": "lsblk", "timed_out": True, "exit_code": None}
+    assert ask(tmp_path, lsblk=text_blocks(5), instance_type="p5.48xlarge", context=stopped) == NODE_NONE
+    ended = {"command": "mountpoint /scratch", "exit_code": 32}
+    assert ask(tmp_path, stdout="/scratch is not a mountpoint\n", context=ended) == drained("/scratch")
+
+
 def test_disks_that_do_not_answer_or_take_no_writes(tmp_path):
     dead = blocks(8).replace('"size": 3800000000000', '"size": "0B"', 1)
     assert ("disk:nvme1n1", "replace") in ask(tmp_path, lsblk=dead, instance_type="p5.48xlarge")
@@ -212,6 +221,7 @@ def stripe(count):
         (stripe(7), NODE_REPLACE),
         (stripe(4), PASS),
         ("", PASS),
+        ("md1 : active raid1 nvme2n1[1] nvme1n1[0]\n", NODE_NONE),
         ("md219 : inactive sdb[2](S) sda[0](S)\n        7932 blocks super external:imsm\n", PASS),
         (stripe(7).replace("active raid0", "inactive").replace("]", "](S)"), ("fail", ("disk:md0", "replace"))),
         (stripe(8).replace("nvme3n1[2]", "nvme3n1[2](F)"), ("fail", ("disk:md0", "replace"))),

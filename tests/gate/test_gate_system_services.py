@@ -47,6 +47,11 @@ def test_chrony_tracking(tmp_path, old, new, expected):
     assert ask(tmp_path, chronyc=text, context={"now": "2026-07-14T08:12:38Z"}) == expected
 
 
+def test_minutes_away_is_one_finding_whatever_else_chrony_says(tmp_path):
+    text = TRACKING.replace("0.000001183 seconds", "900.1 seconds").replace("Normal", "Not synchronised")
+    assert ask(tmp_path, chronyc=text) == NODE_DRAIN
+
+
 SOURCES = "MS Name/IP address         Stratum Poll Reach LastRx Last sample\n" + "=" * 79 + "\n"
 
 
