@@ -35,9 +35,14 @@ def judge(case: Case) -> list[Judged]:
         role = _role(case.texts["stdout"], command)
         views.setdefault(role, _read(role, case.texts["stdout"], command))
     troubles = [trouble for view in views.values() for trouble in view.troubles] + _run(case, command, views)
-    items = _nodes(case, views) + _jobs(case, views)
+    items = _nodes(case, views)
+    items += _jobs(case, views, {item.finding.target for item in items if item.verdict == FAIL})
     items += [judged(UNKNOWN, f"slurm.{one.kind}", one.target, "none", one.text) for one in troubles]
-    return items
+    # A node's own record and that of the job which it ended say the same thing twice.
+    kept: dict[tuple[str, str, str], Judged] = {}
+    for item in items:
+        kept.setdefault((item.verdict, item.finding.target, item.finding.action), item)
+    return list(kept.values())
 
 
 def _nodes(case: Case, views: dict[str, View]) -> list[Judged]:
@@ -50,7 +55,8 @@ def _nodes(case: Case, views: dict[str, View]) -> list[Judged]:
     return slurm_node_rules.judge(told.values(), own_prefix=prefix if isinstance(prefix, str) else None)
 
 
-def _jobs(case: Case, views: dict[str, View]) -> list[Judged]:
+def _jobs(case: Case, views: dict[str, View], failed: set[str]) -> list[Judged]:
+    """Return what is told of jobs; `failed` are the targets of nodes that other views show as failed."""
     told: dict[str, JobView] = {}
     for role in ("scontrol_job", "squeue"):
         for job in views[role].jobs if role in views else ():
@@ -61,8 +67,7 @@ def _jobs(case: Case, views: dict[str, View]) -> list[Judged]:
         now_s = max((view.told_at_s for view in views.values() if view.told_at_s is not None), default=None)
     items = slurm_job_rules.judge(told.values(), now_s=now_s)
     # A node that its own record shows as failed is already named: the job need not name it again.
-    shown = {item.finding.target for item in _nodes(case, views) if item.verdict == FAIL}
-    return [item for item in items if not (item.finding.id.endswith("-unnamed") and _names_one(told, item, shown))]
+    return [item for item in items if not (item.finding.id.endswith("-unnamed") and _names_one(told, item, failed))]
 
 
 def _names_one(jobs: dict[str, JobView], item: Judged, shown: set[str]) -> bool:

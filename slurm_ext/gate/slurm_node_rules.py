@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.slurm_views import NodeView
@@ -83,6 +84,7 @@ _ELSEWHERE = frozenset(("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_U
 _AWAY = frozenset(("POWERED_DOWN", "POWERING_DOWN"))
 
 
+@lru_cache(maxsize=1024)  # a large cluster has few reasons
 def slurms_own(reason: str, *, user: str = "", cut: bool = False) -> str:
     """Return which fault of its own Slurm names with this reason, empty where the words are somebody else's.
 
@@ -91,8 +93,13 @@ def slurms_own(reason: str, *, user: str = "", cut: bool = False) -> str:
     if user and not _DAEMON.fullmatch(user) and not _FIGURES.search(reason):
         return ""
     parts = [part for part in re.split(r"(?<=[\w)]), (?=[A-Za-z])| : ", reason.strip()) if part]
-    ids = [_one(part, cut) for part in parts]
-    return next((id_ for id_ in ids if id_ != "asked"), "asked") if ids and all(ids) else ""
+    first = "asked" if parts else ""
+    for part in parts:
+        id_ = _one(part, cut)
+        if not id_:
+            return ""
+        first = id_ if first == "asked" else first
+    return first
 
 
 def _one(text: str, cut: bool) -> str:

@@ -57,6 +57,8 @@ _LONG: Mapping[str, str] = {
     },
     **{"RESTARTCNT": "RESTARTS", "USERLONG": "USER"},
 }
+#: `%all` gives some hundred columns; a line of more words is no row.
+_COLUMNS_MAX = 256
 #: Columns of free text, the likeliest first.
 _FREE = ("REASON", "NODELIST(REASON)", "NAME", "COMMENT", "COMMAND", "WORK_DIR", "EXTRA")
 _HEADER_KEYS = frozenset(("NODELIST", "HOSTNAMES", "STATE", "ST", "JOBID", "NODELIST(REASON)", "REASON"))
@@ -238,8 +240,10 @@ def _guess(lines: Sequence[str], is_state: Callable[[str], bool]) -> Table:
         width = Counter(map(len, split)).most_common(1)[0][0]
         whole = [cells for cells in split if len(cells) == width]
         unread = tuple(line for line, cells in zip(lines, split, strict=True) if len(cells) != width)
-        state = next((at for at in range(width) if all(is_state(cells[at]) for cells in whole)), None)
-        if width < 2 or state is None or (best is not None and len(unread) >= len(best.unread)):
+        state = next(
+            (at for at in range(min(width, _COLUMNS_MAX)) if all(is_state(cells[at]) for cells in whole)), None
+        )
+        if not 2 <= width <= _COLUMNS_MAX or state is None or (best is not None and len(unread) >= len(best.unread)):
             continue
         names = _guess_names(whole, state)
         best = Table(tuple(dict(zip(names, cells, strict=True)) for cells in whole), unread)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, duration, seconds, something
 from slurm_ext.slurm import states
@@ -16,6 +17,8 @@ from slurm_ext.slurm import states
 _STATE = re.compile(r"(?<![A-Za-z])State=([A-Za-z0-9_+*~#!%$@^-]*?)(?=ThreadsPerCore=|\s|$)")
 #: Free text starts here; scontrol prints nothing that we need behind it, but for the reason.
 _FREE = re.compile(r"(?:^|\s)(?:Reason|Comment|Extra)=", re.M)
+#: So many beginnings of a reason are looked at on one line.
+_LOOKALIKES_MAX = 8
 _STAMP = re.compile(
     r"\s\[([^\[\]@\s]+)@([^\[\]@]*)\](?=\s*$|\s+(?:Comment|Extra|InstanceId|ReservationName|Topology)=)"
 )
@@ -60,7 +63,7 @@ def _reason(record: str) -> tuple[str, str]:
     if many:
         # A reason of several lines has its stamp behind the first one.
         return _stamped(lines[many[0]].strip()[len("Reason=") :])
-    starts = [found.end() for found in re.finditer(r"\sReason=", record)]
+    starts = [found.end() for found in islice(re.finditer(r"\sReason=", record), _LOOKALIKES_MAX)]
     if not starts:
         return "", ""
     told = [_stamped(record[start:].split("\n", 1)[0]) for start in starts]

@@ -7,6 +7,7 @@ data_parser v0.0.39 to v0.0.45. A word that is in none of them is told as unknow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 #: Checked on 2026-11-30, against 26.05.3.
@@ -62,11 +63,13 @@ _NODE_WORDS: Mapping[str, tuple[str, ...]] = {
     "ALLOC": ("ALLOCATED",),
     "BLOCK": ("IDLE", "BLOCKED"),
     "BOOT": ("REBOOT_REQUESTED",),
+    "CANCEL_REBOOT": ("REBOOT_CANCELED",),
     "CANC_R": ("REBOOT_CANCELED",),
     "COMP": ("COMPLETING",),
     "DRAINED": ("IDLE", "DRAIN"),
     "DRAINING": ("ALLOCATED", "DRAIN"),
     "DRNG": ("ALLOCATED", "DRAIN"),
+    "DYNAMIC": ("DYNAMIC_NORM",),
     "ERR": ("ERROR",),
     "EXT": ("EXTERNAL",),
     "FAILED": ("FAIL",),
@@ -84,11 +87,13 @@ _NODE_WORDS: Mapping[str, tuple[str, ...]] = {
     "POWER_DOWN_ASAP": ("POWER_DOWN", "POWER_DRAIN"),
     "POWER_DOWN_FORCE": ("POWER_DOWN", "POWERED_DOWN"),
     "POWRING_DN": ("POWERING_DOWN",),
+    "POWRNG_DN": ("POWERING_DOWN",),
     "POW_DN": ("POWER_DOWN",),
     "POW_UP": ("POWER_UP",),
     "REBOOT": ("REBOOT_REQUESTED",),
     "REBOOT_CANCEL": ("REBOOT_CANCELED",),
     "RES": ("RESERVED",),
+    "RESM": ("RESUME",),
     "RESV": ("RESERVED",),
     "UNK": ("UNKNOWN",),
 }
@@ -169,6 +174,7 @@ def _known(word: str, cut: bool) -> tuple[str, ...]:
     return (word,) if word else ()
 
 
+@lru_cache(maxsize=1024)  # a view of a large cluster says the same few words again and again
 def is_node_word(text: str) -> bool:
     """Say whether a text is a node state that some release prints."""
     told = node((text,), cut=True)
@@ -184,6 +190,7 @@ def job(word: str) -> str:
     return begun[0] if len(begun) == 1 else told
 
 
+@lru_cache(maxsize=1024)
 def is_job_word(text: str) -> bool:
     """Say whether a text is a job state that some release prints."""
     return job(text) in JOB_WORDS

@@ -502,6 +502,15 @@ def test_a_job_name_that_is_a_whole_record_is_not_believed():
     assert told({}, scontrol_job=text + "\n") == JOB_UNKNOWN
 
 
+def test_a_node_and_its_job_say_one_thing_once():
+    text = JOB.format(state="NODE_FAIL", reason="NodeDown", nodes="gpu-1", failed="", restarts=0, name="x", comment="")
+    more = "   Reason=Not responding [slurm@2026-06-11T01:22:10]"
+    items = replay_slurm.judge(
+        case(scontrol_job=text, scontrol_node=NODE.format(name="gpu-1", state="DOWN*", more=more))
+    )
+    assert [(item.finding.target, item.finding.action) for item in items] == [("node:gpu-1", "drain")]
+
+
 def test_a_node_that_is_shown_as_failed_answers_which_it_was():
     text = JOB.format(
         state="NODE_FAIL", reason="NodeDown", nodes="gpu-[1-2]", failed="", restarts=0, name="x", comment=""
@@ -645,6 +654,25 @@ def test_pending_and_issued_reboots_are_not_mixed_up():
     assert (states.NODE_MARKS["@"], states.NODE_MARKS["^"]) == ("REBOOT_REQUESTED", "REBOOT_ISSUED")
 
 
+#: What node_state_string, node_state_string_compact, node_state_flags and the REST parsers print in 20.11 to 26.05.
+NODE_WORDS = """
+    ALLOC ALLOCATED ALLOCATED# ALLOCATED$ ALLOCATED* ALLOCATED@ ALLOCATED^ ALLOCATED+ ALLOCATED~ BLOCK BLOCKED BOOT BOOT* BOOT^
+    CANCEL_REBOOT CANC_R CLOUD COMP COMP* COMPLETING COMPLETING* DOWN DOWN! DOWN# DOWN$ DOWN% DOWN* DOWN@ DOWN^ DOWN~ DRAIN
+    DRAIN! DRAIN# DRAIN$ DRAIN% DRAIN* DRAIN@ DRAIN^ DRAIN~ DRAINED DRAINED* DRAINING DRAINING@ DRNG DRNG* DYNAMIC
+    DYNAMIC_FUTURE DYNAMIC_NORM ERR ERR* ERROR ERROR* EXT EXTERNAL FAIL FAIL* FAILG FAILG* FAILING FAILING* FUTR FUTURE
+    FUTURE* IDLE IDLE! IDLE# IDLE$ IDLE% IDLE* IDLE- IDLE@ IDLE^ IDLE~ INVAL INVALID_REG MAINT MAINT* MAINTENANCE MIX MIX+
+    MIX- MIXED MIXED! NOT_RESPONDING NPC PERFCTRS PLANNED PLND POWERED_DN POWERED_DOWN POWERING_DOWN POWERING_UP POWER_DOWN
+    POWER_DOWN_ASAP POWER_DOWN_FORCE POWER_DRAIN POWER_UP POWRING_DN POWRNG_DN POW_DN POW_UP REBOOT REBOOT* REBOOT^
+    REBOOT_CANCELED REBOOT_ISSUED REBOOT_REQUESTED RESERVED RESM RESUME RESV UNDRAIN UNK UNK* UNKNOWN UNKNOWN*
+"""
+
+
+def test_every_word_that_slurm_prints_is_known():
+    assert [word for word in NODE_WORDS.split() if not states.is_node_word(word)] == []
+    assert not states.is_node_word("?")
+    assert states.node(("INVALID",)).unknown
+
+
 def test_a_cut_word_counts_only_where_one_word_begins_so():
     assert states.node(("powering_do",), cut=True).flags == {"POWERING_DOWN"}
     assert states.node(("power",), cut=True).flags == {"POWERED_DOWN"}
@@ -712,3 +740,18 @@ def test_no_comment_or_reason_of_an_idle_node_makes_it_fail(comment, reason):
 )
 def test_no_json_breaks_the_reader(data):
     slurm_json.read(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        ("scontrol_node", "NodeName=a State=DOWN Reason=" + " Reason=" * 30_000),
+        ("scontrol_node", "NodeName=a State=DOWN Reason=" + "Not responding : " * 30_000),
+        ("scontrol_node", "NodeName=a State=IDLE Reason=" + " [a@" * 30_000),
+        ("scontrol_job", "JobId=1 UserId=a GroupId=b " + "JobState=x Reason=" * 30_000),
+        ("sinfo", "( ( ( [ " * 30_000),
+        ("squeue", "JOBID|NAME|STATE\n" + "1|" * 100_000),
+    ],
+)
+def test_a_long_hostile_line_is_answered(role, text):
+    assert told({}, **{role: text})[0] in ("pass", "fail", "unknown")
