@@ -118,7 +118,7 @@ def _json_rows(text: str) -> list[dict[str, object]] | None:
         answer = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    entries = answer.get("blockdevices") if isinstance(answer, dict) else answer
+    entries = answer.get("blockdevices", answer.get("Devices")) if isinstance(answer, dict) else answer
     if not isinstance(entries, list):
         return None
     rows: list[dict[str, object]] = []
@@ -126,7 +126,11 @@ def _json_rows(text: str) -> list[dict[str, object]] | None:
     while rest:
         entry = rest.pop()
         if isinstance(entry, dict):
-            rows.append({str(key).lower(): value for key, value in entry.items()})
+            row = {str(key).lower(): value for key, value in entry.items()}
+            for theirs, ours in (("devicepath", "name"), ("modelnumber", "model"), ("physicalsize", "size")):
+                if theirs in row:  # nvme list
+                    row.setdefault(ours, row[theirs])
+            rows.append(row)
             below = entry.get("children")
             rest += reversed(below) if isinstance(below, list) else []
     return rows

@@ -84,6 +84,8 @@ def references(context: Mapping[str, Any]) -> dict[str, float]:
         if not key.startswith("expected_") or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         word = key.removeprefix("expected_")
+        if any(part in word for part in ("percent", "free", "_gb_", "size", "used")):
+            continue  # no number of parts
         if "nvme" in word or "disk" in word:
             told["nvme"] = value
         elif "socket" in word:

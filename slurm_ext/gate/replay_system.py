@@ -30,6 +30,7 @@ _ABSENCE = ("disk.nvme-missing", "fs.not-mounted", "host.socket-missing", "host.
 
 #: Exit codes that are an answer: systemctl tells states with 1, 3 and 4, the others a part that they could not read.
 _ANSWERS = {"systemctl": (1, 3, 4), "findmnt": (1,), "lsblk": (32, 64), "ls": (1, 2), "df": (1,), "ps": (1,)}
+_NO_UNIT = pattern(r"Unit \S+ could not be found")
 _DENIED = pattern(r"^\w+: .*: (?:Operation not permitted|Permission denied)$")
 
 
@@ -59,6 +60,8 @@ class _Reader:
         texts = {role: text for role, text in self.case.texts.items() if role not in ("stdout", "stderr", "tree")}
         if self.case.texts.get("stdout", "").strip() and (role := role_of(self.command)) and role not in texts:
             texts[role] = self.case.texts["stdout"]
+        if self.tool == "systemctl" and _NO_UNIT.search(self.case.texts.get("stderr", "")):
+            texts["systemctl"] = texts.get("systemctl", "") + "\n" + self.case.texts["stderr"]
         for path, content in files_in(self.case.texts.get("tree", "")).items():
             role = next((role for end, role in FILES.items() if f"/{path}".endswith(end)), "")
             if role and isinstance(content, str):
@@ -124,7 +127,11 @@ class _Reader:
             if stderr and not self.case.texts.get("stdout", "").strip() and not self.texts:
                 return f"{words}: {stderr[0][:200]}"
             return ""
-        if code in _ANSWERS.get(self.tool, ()) and self.texts and all(_DENIED.match(line) for line in stderr):
+        if (
+            code in _ANSWERS.get(self.tool, ())
+            and self.texts
+            and all(_DENIED.match(line) or _NO_UNIT.search(line) for line in stderr)
+        ):
             return ""
         return f"{words} ended with {code}: {stderr[0][:200] if stderr else 'no words'}"
 

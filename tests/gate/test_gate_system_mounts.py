@@ -183,6 +183,12 @@ def test_lsblk_as_a_table(tmp_path):
     assert ask(tmp_path, lsblk=pairs, instance_type="p5.48xlarge") == PASS
 
 
+def test_nvme_list_as_json(tmp_path):
+    rows = [{"DevicePath": f"/dev/nvme{n}n1", "ModelNumber": STORE if n else EBS, "PhysicalSize": 10} for n in range(9)]
+    assert ask(tmp_path, lsblk=json.dumps({"Devices": rows}), instance_type="p5.48xlarge") == PASS
+    assert ask(tmp_path, lsblk=json.dumps({"Devices": rows[:-1]}), instance_type="p5.48xlarge") == NODE_REPLACE
+
+
 def test_a_list_that_was_not_finished_proves_no_absence(tmp_path):
     cut = text_blocks(5) + "nvme6n1       259"
     assert ask(tmp_path, lsblk=cut, instance_type="p5.48xlarge") == NODE_NONE

@@ -169,6 +169,13 @@ def test_systemctl_status(tmp_path, kind, text, expected):
     assert ask(tmp_path, systemctl=text, instance_type=kind) == expected
 
 
+def test_systemctl_says_on_stderr_that_there_is_no_such_unit(tmp_path):
+    asked = {"command": "systemctl status nvidia-fabricmanager", "exit_code": 4}
+    said = "Unit nvidia-fabricmanager.service could not be found.\n"
+    for kind, expected in (("p5.48xlarge", NODE_DRAIN), ("g5.48xlarge", PASS), (None, NODE_NONE)):
+        assert ask(tmp_path, stdout="", stderr=said, context=asked, instance_type=kind) == expected
+
+
 LIST = "  UNIT LOAD ACTIVE SUB DESCRIPTION\n{}\nLOAD   = Reflects whether the unit definition was properly loaded.\n"
 
 
