@@ -17,6 +17,8 @@ from collections.abc import Callable
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, unknown
 from slurm_ext.command import clean_env, collect, leave
 from slurm_ext.config.model import Burnin, Settings, at_node
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import open_regular
 
 #: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
 MARGIN_S = 2.0
@@ -34,6 +36,9 @@ LOOK_EVERY_S = 0.5
 
 #: How the wait for an agent ended: it said something (or its last), was late, or nobody waits any more.
 SAID, LATE, LEFT = "said", "late", "left"
+
+#: Rules of an outcome that says something of this node's agent alone.
+OF_THIS_NODE = ("burnin.cannot-start", "burnin.agent-died")
 
 #: An outcome with the rounds of 1,024 nodes is far below this.
 _ANSWER_MAX = 4 << 20
@@ -88,14 +93,14 @@ def run_burnin(
     }
     try:
         agent = _start(json.dumps(config).encode(), at_node(settings.site.log_dir, job.node))
-    except OSError as exc:
-        return unknown("burnin.cannot-start", f"cannot start the agent: {exc}")
+    except (OSError, UntrustedFileError) as exc:
+        return _here(unknown("burnin.cannot-start", f"cannot start the agent of {job.node}: {exc}"), job.node)
     answer, how = _wait(agent, deadline, meanwhile)
     if how == LATE:
         # Stopped, starved or in the kernel's hands: the whole session goes, and nobody waits for its end.
         _kill(agent.pid)
         collect(agent, within_s=0.05)
-    outcome = _parse(answer, how, deadline_s)
+    outcome = _here(_parse(answer, how, deadline_s, job.node), job.node)
     return outcome._replace(seconds=time.monotonic() - started)
 
 
@@ -105,8 +110,7 @@ def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
     This process waits for the outcome, not for the agent: whoever lives longer than it collects it, init or the next call.
     """
     os.makedirs(log_dir, mode=0o755, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    log = os.open(os.path.join(log_dir, "burnin.log"), flags, 0o640)
+    log = open_regular(os.path.join(log_dir, "burnin.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
     try:
         agent = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _START, _PACKAGE_ROOT],
@@ -161,12 +165,20 @@ def _kill(session: int) -> None:
         return
 
 
-def _parse(answer: bytes, how: str, deadline_s: float) -> Outcome:
+def _here(outcome: Outcome, node: str) -> Outcome:
+    """Return the outcome with this node as the suspect where its own agent is what failed: the same job, sent back to it,
+    would meet the same again. That is no conviction."""
+    if outcome.verdict.rule not in OF_THIS_NODE or outcome.measured.get("suspects"):
+        return outcome
+    return outcome._replace(measured={**outcome.measured, "suspects": [node]})
+
+
+def _parse(answer: bytes, how: str, deadline_s: float, node: str) -> Outcome:
     if how == LEFT:
-        return unknown("burnin.left", "the hook of this node left its burn-in")
+        return unknown("burnin.left", f"the hook of {node} left its burn-in")
     if how == LATE:
-        return unknown("burnin.deadline", f"the agent of this node gave no answer within {deadline_s:.0f} s")
+        return unknown("burnin.deadline", f"the agent of {node} gave no answer within {deadline_s:.0f} s")
     try:
         return outcome_from_json(json.loads(answer))
     except (ValueError, TypeError):
-        return unknown("burnin.agent-died", "the agent of this node ended without an answer; see burnin.log")
+        return unknown("burnin.agent-died", f"the agent of {node} ended without an answer; see burnin.log")

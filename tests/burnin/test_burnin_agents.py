@@ -245,3 +245,4 @@ def test_a_folder_that_cannot_be_written_is_unknown(make_cluster: Make, tmp_path
     (cluster.folder / "n0/log").write_text("in the way")
     outcome = cluster.run()["n0"]
     assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.cannot-start")
+    assert outcome.measured["suspects"] == ["n0"]  # sent back to it, the job would meet the same again
