@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +52,36 @@ def configure(lab: Lab, section: str = "burnin", **keys: object) -> None:
     data[section].update(keys)
     config_path(lab).write_text(yaml.safe_dump(data))
     fmslurm(lab, "config", "push")
+
+
+@contextlib.contextmanager
+def own_munged(lab: Lab, node: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Give one node a munged of its own, of the lab's key, for what fmslurm says; Slurm goes on to use the lab's."""
+    run = lab.path("run")
+    argv = [
+        "munged",
+        "--foreground",
+        f"--socket={run}/munge-own.socket",
+        f"--key-file={lab.path('etc', 'munge.key')}",
+        f"--pid-file={run}/munge-own.pid",
+        f"--log-file={lab.path('log')}/munge-own.log",
+        f"--seed-file={run}/munge-own.seed",
+    ]
+    quiet = subprocess.DEVNULL
+    daemon = subprocess.Popen(argv, env={**os.environ, **environment}, stdout=quiet, stderr=quiet)
+    links = [run / f"of-{name}.socket" for name in lab.nodes]
+    try:
+        deadline = time.monotonic() + 40.0
+        while not (run / "munge-own.pid").exists():
+            assert daemon.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for name, link in zip(lab.nodes, links, strict=True):
+            link.symlink_to(run / ("munge-own.socket" if name == node else "munge.socket"))
+        configure(lab, "site", munge_socket=f"{run}/of-%n.socket")
+        yield daemon
+    finally:
+        daemon.terminate()
+        daemon.wait(20)
+        for path in (*links, *run.glob("munge-own.*")):
+            path.unlink(missing_ok=True)

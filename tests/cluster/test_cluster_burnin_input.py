@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installed_lab import config_path, configure, fmslurm, installed
+from installed_lab import config_path, configure, fmslurm, installed, own_munged
 from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
 
 from slurm_ext.lab.cluster import Lab
@@ -61,8 +60,8 @@ def whole(site: Lab) -> Iterator[None]:
 
 
 @pytest.fixture
-def skewed(site: Lab, tmp_path: Path) -> Iterator[str]:
-    """A munged of the lab's own key whose clock is an hour ahead; return its socket."""
+def skew(tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which a program's clock is an hour ahead."""
     (tmp_path / "skew.c").write_text(SKEW)
     library = tmp_path / "skew.so"
     subprocess.run(
@@ -71,40 +70,14 @@ def skewed(site: Lab, tmp_path: Path) -> Iterator[str]:
         capture_output=True,
         timeout=60,
     )
-    run = site.path("run")
-    argv = [
-        "munged",
-        "--foreground",
-        f"--socket={run}/munge-skewed.socket",
-        f"--key-file={site.path('etc', 'munge.key')}",
-        f"--pid-file={run}/skewed.pid",
-        f"--log-file={site.path('log')}/skewed.log",
-        f"--seed-file={run}/skewed.seed",
-    ]
-    daemon = subprocess.Popen(
-        argv,
-        env={**os.environ, "LD_PRELOAD": str(library), "SKEW_S": "3600"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: (run / "skewed.pid").exists() or daemon.poll() is not None, "munged runs")
-        assert daemon.poll() is None
-        yield f"{run}/munge-skewed.socket"
-    finally:
-        daemon.terminate()
-        daemon.wait(20)
+    return {"LD_PRELOAD": str(library), "SKEW_S": "3600"}
 
 
-def test_a_clock_that_munge_does_not_forgive_is_named_and_drains_nobody(site: Lab, skewed: str) -> None:
-    victim = site.nodes[1]
-    run = site.path("run")
-    for node in site.nodes:
-        (run / f"of-{node}.socket").symlink_to(skewed if node == victim else run / "munge.socket")
-    configure(site, "site", munge_socket=f"{run}/of-%n.socket")
+def test_a_clock_that_munge_does_not_forgive_is_named_and_drains_nobody(site: Lab, skew: dict[str, str]) -> None:
     configure(site, deadline_s=20.0, rendezvous_s=6.0, late_s=2.0, on_absent="pass", on_unknown="pass")
-    job, out = submit(site, "echo ran\n", "-N3")
-    until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
+    with own_munged(site, site.nodes[1], **skew):
+        job, out = submit(site, "echo ran\n", "-N3")
+        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
     assert state(site, job) == "COMPLETED"
     assert reasons(site) == {}
     told = [trail(site, node, job, "gate.prolog")[0]["data"]["burnin"] for node in site.nodes]  # type: ignore[index]
