@@ -21,6 +21,8 @@ COMPLETING_LONG_S = 600.0
 CONFIGURING_LONG_S = 1800.0
 #: A prolog that runs longer than this hangs.
 PROLOG_LONG_S = 600.0
+#: Slurm itself holds a job after so many failed launches (MaxBatchRequeue's default, slurm.conf(5)).
+RESTARTS_MANY = 5
 #: Nodes named for one job at most.
 _NODES_MAX = 256
 
@@ -58,6 +60,8 @@ def _judge(job: JobView, now_s: float | None) -> list[Judged]:
         return [judged(WARN, "slurm.job-held", target, "warn", line)]
     if "unavailablenodes:" in reason.replace(" ", ""):
         return [judged(WARN, "slurm.job-nodes-unavailable", target, "warn", line)]
+    if job.restarts >= RESTARTS_MANY:
+        return [judged(WARN, "slurm.job-restarts-many", target, "warn", f"{line}, restarted {job.restarts} times")]
     ended = next((word for word in (*_ENDED, *_REQUEUED) if word in job.states), "")
     if ended:
         return [judged(PASS, f"slurm.job-{ended.lower().replace('_', '-')}", target, "none", line)]

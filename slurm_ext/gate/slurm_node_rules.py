@@ -170,7 +170,8 @@ def _out_of_use(node: NodeView, own_prefix: str | None) -> tuple[str, str, str] 
         return FAIL, "not-responding" if not_responding else fault or "node-down", "drain" if mute else "none"
     if taken:
         return (FAIL, fault, "drain") if fault else (FAIL, "drain-foreign", "none")
-    if "NOT_RESPONDING" in flags and not _ELSEWHERE & flags:
+    # After a start of the controller every node is UNKNOWN until it has answered: that is no silence yet.
+    if "NOT_RESPONDING" in flags and base != "UNKNOWN" and not _ELSEWHERE & flags:
         return FAIL, "not-responding", "drain"
     if "REBOOT_ISSUED" in flags:
         return FAIL, "node-rebooting", "none"

@@ -25,7 +25,7 @@ _STAMP = re.compile(
 
 _JOB_STATE = re.compile(r"(?:^|\s)JobState=(\S*) Reason=(.*?) (?:FailedNode=(\S*) )?Dependency=", re.M)
 #: What the user wrote stands before and behind the part between these two.
-_JOB_BEGIN = re.compile(r"(?:^|\s)UserId=\S+ GroupId=\S+ ", re.M)
+_JOB_BEGIN = re.compile(r"(?:^|\s)UserId=[^\n=]{1,256} GroupId=\S+\s", re.M)
 _JOB_END = re.compile(r"(?:^|\s)(?:Command|Comment|AdminComment|SystemComment|Extra|WorkDir)=", re.M)
 
 

@@ -191,6 +191,7 @@ def test_a_fit_node_never_fails(state):
         # not decided
         ("UNKNOWN", "", UNKNOWN),
         ("UNKNOWN+CLOUD", "", UNKNOWN),
+        ("UNKNOWN*", "", UNKNOWN),
         ("IDLE+QUARANTINED", "", UNKNOWN),
         ("SLEEPING", "", UNKNOWN),
         ("IDLE+DRAIN+QUARANTINED", "x [a@1]", ("fail", [("node:gpu-1", "none"), ("node:gpu-1", "none")])),
@@ -380,13 +381,11 @@ SINFO = (
         ),
         *(("maint", "fail", "none"), ("down$", "fail", "none"), ("maint*", "fail", "none"), ("down~", "fail", "none")),
         *(("boot^", "fail", "none"), ("drng@", "fail", "none"), ("failg", "fail", "none"), ("down^", "fail", "none")),
-        *(("boot", "warn", "none"), ("mix@", "warn", "none"), ("unk", "unknown", "none"), ("unk*", "fail", "drain")),
+        *(("boot", "warn", "none"), ("mix@", "warn", "none"), ("unk", "unknown", "none"), ("unk*", "unknown", "none")),
         *(("quarantined", "unknown", "none"),),
     ],
 )
 def test_every_word_of_sinfo_in_every_form(header, row, word, verdict, action):
-    if word == "unk*":
-        verdict, action = "fail", "drain"
     expected = (verdict, [("node:gpu-1", action), ("node:gpu-2", action)] if action else [])
     assert told({}, sinfo=header + row.format(word)) == expected
 
@@ -447,6 +446,7 @@ JOB_WARN = ("warn", [("job:4712", "warn")])
         ("COMPLETED", {}, NOTHING),
         ("RUNNING", {}, NOTHING),
         ("RUNNING", {"restarts": 2}, JOB_NOTE),
+        ("RUNNING", {"restarts": 35}, JOB_WARN),
         ("SUSPENDED", {}, NOTHING),
         ("PENDING", {"reason": "Resources", "nodes": "(null)"}, NOTHING),
         ("PENDING", {"reason": "JobHeldAdmin", "nodes": "(null)"}, NOTHING),
@@ -490,6 +490,14 @@ JOB_WARN = ("warn", [("job:4712", "warn")])
 )
 def test_does_a_job_point_at_a_node(state, options, expected):
     assert job(state, **options) == expected
+
+
+def test_names_of_groups_may_hold_blanks():
+    text = JOB.format(state="RUNNING", reason="None", nodes="gpu-1", failed="", restarts=0, name="x", comment="")
+    text = text.replace(
+        "UserId=user1(1000) GroupId=users(100) MCS_label=N/A", "UserId=a b(1) GroupId=domain users(100)"
+    )
+    assert told({}, scontrol_job=text) == NOTHING
 
 
 def test_a_job_name_that_is_a_whole_record_is_not_believed():
