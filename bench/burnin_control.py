@@ -4,7 +4,9 @@ answer at once as stations do.
 `rendezvous_512_s`: wall time from the first connect until all of 512 nodes have the verdict, all hubs in one process.
 `leader_cpu_s_1024`: CPU (user and system) of a leader's process that 1,023 nodes of another process talk to, from its
 start to the verdict's leaving; munged's own CPU, which is another process of the node, is printed beside it. Each by munge
-and by the site's key. The floor is a bare exchange of as many bytes over as many plain sockets, nothing proven or parsed.
+and by the site's key. Two floors: a bare exchange of as many bytes over as many plain sockets, nothing proven or parsed; and
+the same TLS handshakes alone, in memory, which is OpenSSL's work whatever language asks for it (`handshakes_512_floor_s` is the
+wall time of both sides, `handshakes_cpu_1024_floor_s` the CPU of the server's side). A machine that is slow in one is in all.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ import os
 import resource
 import selectors
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from multiprocessing.connection import Connection
+from ssl import OPENSSL_VERSION
 from typing import Any
+
+from burnin_control_floors import bare, bare_python, handshakes
 
 from slurm_ext import __version__, channel, keys
 from slurm_ext.burnin.leader import Leader, Terms
@@ -36,9 +40,6 @@ from slurm_ext.credential_tls import KeyAuthenticator
 GPUS = 8
 KEY = "bench/1-0"
 LIMIT_S = 120.0
-#: What one node and the leader say to each other, in bytes: hello, order, id, report, verdict.
-SIZES = ((False, 90), (True, 190), (True, 320), (False, 2900), (True, 900))
-
 Prove = Callable[[], Authenticator]
 
 
@@ -110,7 +111,7 @@ class Lead:
             "group_nodes": len(names),
         }
         terms = Terms(**{name: value for name, value in wanted.items() if name in Terms._fields})  # type: ignore[arg-type]
-        self.leader = Leader(terms, self._send, time.monotonic(), broadcast=self.hub.broadcast)
+        self.leader = Leader(terms, self._send, time.monotonic(), broadcast=self._broadcast)
         self._node = Node(self._me, self._own.append)
         self._node.hello()
         self.rounds = 0
@@ -120,6 +121,11 @@ class Lead:
             self._node.take(message)
         else:
             self.hub.send(node, message)
+
+    def _broadcast(self, nodes: Collection[str], message: Mapping[str, Any]) -> None:
+        if self._me in nodes:
+            self._node.take(message)
+        self.hub.broadcast([name for name in nodes if name != self._me], message)  # as an agent does
 
     def turn(self, timeout_s: float) -> None:
         for event in self.hub.poll(timeout_s):
@@ -132,6 +138,7 @@ class Lead:
         while self._own:
             self.leader.on_message(self._me, self._own.pop(0), now)
         self.leader.tick(now)
+        self.hub.flush(0)
 
     def check(self) -> None:
         outcome = self.leader.outcome
@@ -165,6 +172,7 @@ class Followers:
                     node.take(event.body)
                 elif node.verdict is None:
                     raise RuntimeError(f"{event}")
+            hub.flush(0)
 
     def done(self) -> bool:
         return all(node.verdict is not None for node in self.nodes.values())
@@ -209,6 +217,9 @@ class _Turn:
         self._lead.turn(timeout_s)
         return []
 
+    def flush(self, timeout_s: float) -> None:
+        """Nothing is left: a turn has sent it."""
+
 
 def _crowd(prove: Prove, count: int, pipe: Connection) -> None:
     everybody = names(count)
@@ -248,27 +259,6 @@ def leader_cpu(prove: Prove, count: int) -> float:
 def _cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def bare(count: int) -> float:
-    """Return the wall time (s) of the same bytes over plain sockets: connect, then each message in turn for all nodes."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=4096))
-        started = time.perf_counter()
-        pairs = []
-        for _ in range(count - 1):
-            client = stack.enter_context(socket.create_connection(listener.getsockname()))
-            server, _ = listener.accept()
-            pairs.append((stack.enter_context(server), client))
-        for from_server, size in SIZES:
-            content = b"x" * size
-            for pair in pairs:
-                pair[not from_server].sendall(content)
-            for pair in pairs:
-                left = size
-                while left:
-                    left -= len(pair[from_server].recv(left))
-        return time.perf_counter() - started
 
 
 @contextlib.contextmanager
@@ -328,18 +318,25 @@ def figures(full: bool) -> dict[str, float]:
                     before = used()
                     cpu = min(leader_cpu(prove, 1024) for _ in range(repeats))
                     munged_s = (used() - before) / repeats
+                    floor = min(handshakes(prove, 512)[0] for _ in range(repeats))
+                    floor_cpu = min(handshakes(prove, 1024)[1] for _ in range(repeats))
                     # munge's are the figures that are promised; the key's stand beside them.
                     suffix = "" if name == methods[0][0] else f"_{name}"
                     found[f"rendezvous_512_s{suffix}"] = round(wall, 3)
                     found[f"leader_cpu_s_1024{suffix}"] = round(cpu, 3)
+                    found[f"handshakes_512_floor_s{suffix}"] = round(floor, 3)
+                    found[f"handshakes_cpu_1024_floor_s{suffix}"] = round(floor_cpu, 3)
                     rows.append((f"by {name}", f"{wall:.3f}", f"{cpu:.3f}", f"{munged_s:.2f}" if munged_s else "-"))
+                    rows.append(("  the handshakes alone", f"{floor:.3f}", f"{floor_cpu:.3f}", ""))
         floor = min(bare(512) for _ in range(repeats))
         found["rendezvous_512_floor_s"] = round(floor, 3)
-        rows.append(("bare sockets, the floor", f"{floor:.3f}", "", ""))
+        rows.append(("bare sockets", f"{floor:.3f}", "", ""))
+        python_s = min(bare_python() for _ in range(10))
     finally:
         gc.enable()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     print(f"control plane of the burn-in, best of {repeats}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{OPENSSL_VERSION}, python -I -c pass: {1e3 * python_s:.1f} ms")
     for row in rows:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, (24, 18, 28, 14), strict=True)).rstrip())
     return found

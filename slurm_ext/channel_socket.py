@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import socket
 from typing import TYPE_CHECKING
@@ -16,8 +17,36 @@ class Connection:
 
     def __init__(self, sock: socket.socket, wire: Wire, *, server: bool, peer: str, address: str, now: float) -> None:
         self.sock, self.wire, self.server, self.opened = sock, wire, server, now
+        self.descriptor = sock.fileno()
         self.claimed, self.peer, self.address = peer, "", address
-        self.introduced = self.welcome = self.watches_writing = False
+        self.introduced = self.watches_writing = self.gone = False
+        self.waiting: list[bytes] = []  # messages that are not encrypted yet
+        self.waits = 0  # their bytes
+
+    def queue(self, content: bytes) -> None:
+        """Take a message, to be sent together with others."""
+        self.waiting.append(content)
+        self.waits += len(content)
+
+    def push(self) -> bool:
+        """Send what the socket takes, and say whether that was all. OSError where the connection is broken."""
+        wire = self.wire
+        if self.waiting:
+            wire.write(*self.waiting)
+            self.waiting.clear()
+            self.waits = 0
+        outbox = wire.outbox
+        while outbox:
+            try:
+                sent = self.sock.send(outbox)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as exc:
+                if exc.errno == errno.ENOTCONN:
+                    return False  # still connecting
+                raise
+            del outbox[:sent]
+        return True
 
 
 class Unproven:

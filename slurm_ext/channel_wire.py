@@ -1,11 +1,12 @@
 """One connection's bytes, without a socket: a greeting in clear, then TLS 1.3, and in it frames of a length and a content.
 
-    greeting   `fmslurm METHOD [KEY ...]` and a newline, at most GREETING_MAX bytes: how the sender proves who it is, and the
-               short names of the keys it holds. Only a hint, to find a common key and to name a mismatch
+    greeting   `fmslurm METHOD [KEY ...] [CHALLENGE]` and a newline: how the sender proves who it is, and the short names of
+               the keys it holds. Only a hint, to find a common key and to name a mismatch. By munge the server adds its
+               challenge, a credential that root alone can open (the client's greeting has at most GREETING_MAX bytes)
     TLS 1.3    as `slurm_ext.credential` sets it up; a client that holds two keys waits for the server's greeting to choose one
     frames     4 bytes of length, big-endian, and so many bytes
 
-Bytes go in by `feed`, come out in `outbox`; nothing here waits, and whatever came in, only AuthenticationError comes out.
+Bytes go in by `feed`, come out in `outbox`; nothing here waits, and whatever came in, only our own errors come out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import ssl
 import struct
 from collections.abc import Collection
 
-from slurm_ext.credential import AuthenticationError, Authenticator
+from slurm_ext.credential import AuthenticationError, Authenticator, Challenge
 from slurm_ext.credential_tls import fingerprint
 
-GREETING_MAX = 96
-_GREETING = re.compile(rb"fmslurm ([a-z]{1,16})((?: [0-9a-f]{16}){0,4})\n")
+GREETING_MAX, CHALLENGE_MAX = 96, 1400
+_GREETING = re.compile(rb"fmslurm ([a-z]{1,16})((?: [0-9a-f]{16}){0,4})(?: ([!-~]{24,%d}))?\n" % CHALLENGE_MAX)
 _LENGTH = struct.Struct("!I")
 _CHUNK = 65536
 
@@ -29,7 +30,10 @@ _CLOCK_WORDS = ("not yet valid", "has expired", "certificate expired")
 
 
 class Wire:
-    """One side of a connection. `ready`: TLS stands; `binding` then names the server's certificate, and so this talk."""
+    """One side of a connection. `ready`: TLS stands; `binding` then names the server's certificate, and so this talk.
+
+    `challenge` is what the server showed; its secret is known to that side alone.
+    """
 
     def __init__(self, authenticator: Authenticator, *, server: bool) -> None:
         self._auth, self._server = authenticator, server
@@ -42,15 +46,18 @@ class Wire:
         self.binding = ""
         self.seen = 0
         self._greeted = False
-        self._hello = b"fmslurm %s\n" % " ".join((authenticator.name, *authenticator.ids())).encode()
+        self.challenge = Challenge(b"", "")
         self.outbox = bytearray()
         if not server:
-            self.outbox += self._hello
+            self.outbox += self._hello()
             if len(authenticator.ids()) <= 1:
                 self._begin(authenticator.ids())
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the other side. Raise AuthenticationError where they are not what an honest one sends."""
+        """Take bytes of the other side. Raise AuthenticationError where they are not what an honest one sends.
+
+        LackingError where we cannot prove ourselves.
+        """
         self.seen += len(data)
         if not self._greeted:
             self._greeting += data
@@ -85,27 +92,36 @@ class Wire:
         del self._inbox[:end]
         return content
 
-    def write(self, content: bytes) -> None:
-        """Put a frame into the outbox; only once TLS stands."""
+    def write(self, *contents: bytes) -> None:
+        """Put frames into the outbox; only once TLS stands."""
         assert self._tls is not None
-        rest = memoryview(_LENGTH.pack(len(content)) + content)
+        rest = memoryview(b"".join([part for content in contents for part in (_LENGTH.pack(len(content)), content)]))
         while rest:
             rest = rest[self._tls.write(rest) :]
         self.outbox += self._outgoing.read()
 
+    def _hello(self) -> bytes:
+        words = " ".join(("fmslurm", self._auth.name, *self._auth.ids())).encode()
+        return words + (b" " + self.challenge.shown if self.challenge.shown else b"") + b"\n"
+
     def _greet(self) -> bytes:
         """Look at the greeting; once it is whole answer it, begin TLS, and return the bytes behind it."""
-        head = bytes(self._greeting[:GREETING_MAX])
+        limit = GREETING_MAX if self._server else GREETING_MAX + CHALLENGE_MAX
+        head = bytes(self._greeting[:limit])
         end = head.find(b"\n")
-        if end < 0 and len(self._greeting) < GREETING_MAX and head.startswith(b"fmslurm "[: len(head)]):
+        if end < 0 and len(self._greeting) < limit and head.startswith(b"fmslurm "[: len(head)]):
             return b""
         found = _GREETING.fullmatch(head[: end + 1])
-        if found is None:
+        if found is None or (self._server and found[3]):
             raise AuthenticationError("does not speak our language")
         self._greeted = True
-        if self._server:
-            self.outbox += self._hello
         method = found[1].decode()
+        if self._server:
+            if method == self._auth.name:
+                self.challenge = self._auth.challenge()
+            self.outbox += self._hello()
+        else:
+            self.challenge = Challenge(found[3] or b"", "")
         if method != self._auth.name:
             raise AuthenticationError(
                 f"the other side proves itself by {_WORDS.get(method, method)}, we by {_WORDS[self._auth.name]}",

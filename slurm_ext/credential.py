@@ -1,19 +1,21 @@
 """Who may speak on the channel between nodes, and how a side proves that it is such a one: by munge, or by the site's key.
 
 Both ways the talk itself runs in TLS 1.3 (`slurm_ext.channel`), so everything on the wire is encrypted and none of it can
-be played back. munge (libmunge.so.2 through ctypes): the server shows a certificate that it made for this one talk, and each
-side sends a munge credential that names it. The site's key (where there is no munge): each side shows the certificate
-that `fmslurm key create` made, see `slurm_ext.credential_tls`. Standard library only: agents of the hook path import this.
+be played back. munge (libmunge.so.2 through ctypes): the server shows a certificate that it made for this one process, and a
+munge credential for root alone that names it and holds a secret; the client opens it, and tells the secret inside TLS. The
+site's key (where there is no munge): each side shows the certificate that `fmslurm key create` made, see
+`slurm_ext.credential_tls`. Standard library only: agents of the hook path import this.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import FmslurmError, LackingError
@@ -46,6 +48,16 @@ class Side(NamedTuple):
     certificate: bytes
 
 
+class Challenge(NamedTuple):
+    """What a server shows in clear, and the secret in it that only who may speak can read; both empty where TLS proves all."""
+
+    shown: bytes
+    secret: str
+
+    def __repr__(self) -> str:
+        return "Challenge()"
+
+
 class Authenticator(Protocol):
     """Proves who we are, and checks who they are."""
 
@@ -60,11 +72,20 @@ class Authenticator(Protocol):
     def check(self, certificate: bytes | None, *, server: bool) -> None:
         """Look at the certificate (DER) that the other side showed to us. Raise AuthenticationError where it is wrong."""
 
-    def seal(self, payload: bytes) -> bytes:
-        """Return a credential that holds the payload."""
+    def challenge(self) -> Challenge:
+        """Return what a server shows now."""
 
-    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
-        """Return the payload of a credential; `again`: also of one that was opened before. Raise AuthenticationError."""
+    def answer(self, shown: bytes, binding: str) -> dict[str, str]:
+        """Return how a client proves itself to the server that showed this, and whose certificate has this fingerprint.
+
+        Raise AuthenticationError where that server is none to talk to.
+        """
+
+    def complaint(self) -> dict[str, str]:
+        """Return how a client shows to a server what came between them: clocks that differ, or keys."""
+
+    def believe(self, said: Mapping[str, object], secret: str) -> None:
+        """Check what a client said as an answer to the challenge with this secret. Raise AuthenticationError."""
 
 
 class Alone:
@@ -76,21 +97,10 @@ class Alone:
         """Return nothing."""
         return ()
 
-    def side(self, *, server: bool, theirs: Collection[str]) -> Side:
-        """Raise LackingError."""
+    def _nobody(self, *_: object, **__: object) -> NoReturn:
         raise LackingError("nothing to prove who we are with: this side talks to nobody")
 
-    def check(self, certificate: bytes | None, *, server: bool) -> None:
-        """Raise LackingError."""
-        self.side(server=server, theirs=())
-
-    def seal(self, payload: bytes) -> bytes:
-        """Raise LackingError."""
-        return self.side(server=False, theirs=()).certificate
-
-    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
-        """Raise LackingError."""
-        return self.seal(sealed)
+    side = check = challenge = answer = complaint = believe = _nobody
 
 
 # munge.h: option and result numbers of libmunge 0.5.
@@ -109,6 +119,7 @@ class MungeAuthenticator:
     ) -> None:
         """Load libmunge and see that munged's socket answers. Raise LackingError where either is missing."""
         self.allowed_uids = frozenset({0, os.geteuid()} if allowed_uids is None else allowed_uids)
+        self._challenge: tuple[float, Challenge] | None = None
         self._server_side: Side | None = None
         self._client_side: Side | None = None
         self._rests_until = 0.0
@@ -204,9 +215,56 @@ class MungeAuthenticator:
         return self._server_side
 
     def check(self, certificate: bytes | None, *, server: bool) -> None:
-        """Believe any certificate for now: the credentials that follow name the server's, and settle it."""
+        """Believe any certificate for now: the server's credential names its own, and settles it."""
         if not server and not certificate:
             raise AuthenticationError("shows no certificate")
+
+    def challenge(self) -> Challenge:
+        """Return a credential that names our certificate and holds a secret, the same for all, and a new one while it is fresh.
+
+        Opened once by us, so that a munged which would send the secret in clear is found out. Raise LackingError.
+        """
+        now = time.monotonic()
+        if self._challenge is None or now - self._challenge[0] > TTL_S / 3:
+            from slurm_ext.credential_tls import fingerprint
+
+            secret = os.urandom(16).hex()
+            binding = fingerprint(self.side(server=True, theirs=()).certificate)
+            shown = self.seal(json.dumps({"s": binding, "n": secret}).encode())
+            self.open(shown)
+            self._challenge = now, Challenge(shown, secret)
+        return self._challenge[1]
+
+    def answer(self, shown: bytes, binding: str) -> dict[str, str]:
+        """Return the secret, once a credential of root's has named this very certificate. Raise AuthenticationError."""
+        if not shown:
+            raise AuthenticationError("munge: shows no credential")
+        try:
+            held = json.loads(self.open(shown, again=True))
+            named, secret = str(held["s"]), str(held["n"])
+        except (ValueError, TypeError, KeyError, RecursionError) as exc:
+            raise AuthenticationError("munge: a credential that is none of this channel's") from exc
+        if named != binding:
+            raise AuthenticationError("from another connection")
+        return {"n": secret}
+
+    def complaint(self) -> dict[str, str]:
+        """Return a credential of ours, which the server can open no better than we could its own.
+
+        Not an empty one: Slurm's daemons once took such from root for any order.
+        """
+        return {"c": self.seal(b"fmslurm").decode("ascii")}
+
+    def believe(self, said: Mapping[str, object], secret: str) -> None:
+        """Believe who knows the secret: root, on a node with our munge key. Raise AuthenticationError."""
+        from hmac import compare_digest
+
+        if isinstance(complaint := said.get("c"), str):
+            self.open(complaint.encode("ascii", "replace"))
+            raise AuthenticationError("cannot open what we sealed")
+        told = str(said.get("n", "")).encode("ascii", "replace")
+        if not secret or not compare_digest(told, secret.encode()):
+            raise AuthenticationError("does not know what root alone can open")
 
     def open(self, sealed: bytes, *, again: bool = False) -> bytes:
         """Return the payload. Raise AuthenticationError: forged, expired, replayed, in clear, for another uid, or from one.

@@ -14,10 +14,10 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_ext.credential import AuthenticationError, Side
+from slurm_ext.credential import AuthenticationError, Challenge, Side
 from slurm_ext.errors import LackingError, UntrustedFileError
 
 #: How many keys are valid at once: the newest, and the one before it.
@@ -124,6 +124,7 @@ def context(*, server: bool) -> ssl.SSLContext:
     made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_3
     made.check_hostname = False  # exactly one certificate is believed, whatever names it holds
     made.verify_mode = ssl.CERT_REQUIRED
+    made.options &= ~ssl.OP_ENABLE_MIDDLEBOX_COMPAT  # records that only mislead what stands between: nothing does
     if server:
         made.num_tickets = 0  # nobody resumes a session
     return made
@@ -209,10 +210,17 @@ class KeyAuthenticator:
         if not certificate or all(certificate != key.certificate for key in self._keys):
             raise AuthenticationError("shows a certificate that is none of ours", reason="key")
 
-    def seal(self, payload: bytes) -> bytes:
-        """Return the payload: TLS hides and proves it already."""
-        return payload
+    def challenge(self) -> Challenge:
+        """Return nothing: TLS has both sides prove that they hold the key."""
+        return Challenge(b"", "")
 
-    def open(self, sealed: bytes, *, again: bool = False) -> bytes:
-        """Return the payload: it came through TLS from somebody who holds our key."""
-        return sealed
+    def answer(self, shown: bytes, binding: str) -> dict[str, str]:
+        """Return nothing: TLS stands, so both hold our key."""
+        return {}
+
+    def complaint(self) -> dict[str, str]:
+        """Return nothing: TLS itself tells the other side."""
+        return {}
+
+    def believe(self, said: Mapping[str, object], secret: str) -> None:
+        """Believe it: it came through TLS from somebody who holds our key."""

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import pytest
 
-from slurm_ext import channel
+from slurm_ext import channel_meeting
 from slurm_ext.channel import Event, Hub
 
 T = TypeVar("T")
@@ -168,8 +168,9 @@ class Raw:
         self.plain = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
         self.plain.sendall(greeting)
         self.tls: ssl.SSLSocket | None = None
+        self.shown = b""  # the last word of the server's greeting: by munge its challenge
         if context is not None:
-            self._turned(self._line)
+            self.shown = self._turned(self._line).split()[-1]
             self.tls = self._turned(lambda: context.wrap_socket(self.plain))
 
     def _line(self) -> bytes:
@@ -208,5 +209,5 @@ class Raw:
 
 def introduction(binding: str, **changed: object) -> bytes:
     """Return what b says of itself to a about the job c/1-0, with changes."""
-    said = {"v": channel.VERSION, "k": "c/1-0", "f": "b", "s": binding, **changed}
+    said = {"v": channel_meeting.VERSION, "k": "c/1-0", "f": "b", "s": binding, **changed}
     return json.dumps(said).encode()

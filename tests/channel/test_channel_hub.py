@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from channel_peers import kinds, pump, refusal
 
-from slurm_ext import channel
+from slurm_ext import channel, channel_meeting
 from slurm_ext.channel import Hub
 from slurm_ext.credential import Alone, Authenticator
 from slurm_ext.errors import LackingError
@@ -37,6 +37,22 @@ def test_messages_go_both_ways_in_order(hubs: list[Hub], prove: Prove) -> None:
     hubs.pop()
     assert [(e.kind, e.peer, e.body["reason"]) for e in pump(hubs, 1)[0]] == [("down", "b", "lost")]
     assert not hubs[0].send("b", {})
+
+
+@pytest.mark.parametrize("end", ["forget", "close", "flush"])
+def test_what_waits_for_the_next_turn_is_sent_before_an_end(hubs: list[Hub], prove: Prove, end: str) -> None:
+    two(hubs, prove)
+    pump(hubs, 2)
+    for number in range(3):
+        assert hubs[0].send("b", {"n": number})
+    if end == "forget":
+        hubs[0].forget("b")
+    elif end == "close":
+        hubs.pop(0).close()
+    else:
+        hubs[0].flush(0)
+    seen = pump(hubs[-1:], 3)[0]
+    assert [e.body["n"] for e in seen if e.kind == "message"] == [0, 1, 2]
 
 
 def test_one_text_goes_to_many(hubs: list[Hub], prove: Prove) -> None:
@@ -144,11 +160,11 @@ def test_another_version_is_told_to_both_sides(hubs: list[Hub], prove: Prove, mo
     hubs += [Hub(prove(), me="a", key="k", peers=["b"]), Hub(prove(), me="b", key="k", peers=["a"])]
     port = hubs[0].listen("127.0.0.1", 0)
     hubs[1].connect("a", "127.0.0.1", port)
-    ours = channel.VERSION
+    ours = channel_meeting.VERSION
     seen: list[list[channel.Event]] = [[], []]
     for _ in range(2000):
         for place, version in ((0, ours), (1, ours + 1)):
-            monkeypatch.setattr(channel, "VERSION", version)
+            monkeypatch.setattr(channel_meeting, "VERSION", version)
             seen[place] += hubs[place].poll(0.005)
         if seen[0] and len(seen[1]) >= 2:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  nobody may not be able to read it later
 import multiprocessing
 import os
 import socket
@@ -12,7 +13,7 @@ from channel_peers import LONG_S, frame, introduction, pump, refusal
 
 from slurm_ext import credential_tls
 from slurm_ext.channel import Hub
-from slurm_ext.credential import Authenticator, MungeAuthenticator
+from slurm_ext.credential import AuthenticationError, Authenticator, MungeAuthenticator
 from slurm_ext.credential_tls import KeyAuthenticator
 
 Prove = Callable[[], Authenticator]
@@ -42,22 +43,30 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become someb
 
 
 @root
-def test_a_users_process_that_connects_is_refused(munge_server: tuple[Hub, int], munge_socket: str) -> None:
+@pytest.mark.parametrize("says", ["a guess", "a credential"])
+def test_a_users_process_that_connects_is_refused(munge_server: tuple[Hub, int], munge_socket: str, says: str) -> None:
+    """It is shown the challenge, and munged opens that for root alone; a credential of its own names its own uid."""
     hub, port = munge_server
 
     def connect() -> None:
         sock = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
         sock.sendall(b"fmslurm munge\n")
-        while sock.recv(1) != b"\n":
-            pass
+        shown = b""
+        while not shown.endswith(b"\n"):
+            shown += sock.recv(1)
         tls = credential_tls.unproven_client().wrap_socket(sock)
         binding = credential_tls.fingerprint(tls.getpeercert(binary_form=True) or b"")
-        tls.sendall(frame(_for_root(munge_socket).seal(introduction(binding))))
+        try:
+            answer = MungeAuthenticator(munge_socket).answer(shown.split()[-1], binding)
+        except AuthenticationError as exc:
+            answer = {"n": str(exc)} if says == "a guess" else {"c": _for_root(munge_socket).seal(b"x").decode()}
+        tls.sendall(frame(introduction(binding, **answer)))
         tls.recv(1)
 
     child = _as_nobody(connect)
     try:
-        assert refusal(hub) == f"sent by uid {NOBODY}, which may not speak here"
+        words = {"a guess": "does not know", "a credential": f"sent by uid {NOBODY}, which may not speak here"}[says]
+        assert refusal(hub).startswith(words)
     finally:
         child.join(LONG_S)
     assert hub.peers() == frozenset()
@@ -79,7 +88,8 @@ def test_a_users_process_on_the_port_learns_and_wins_nothing(
 ) -> None:
     """It was there first, shows a certificate of its own and a credential of its own."""
     own = credential_tls.passing_server()
-    said = f"fmslurm {method}{'' if method == 'munge' else ' ' + credential_tls.read_keys(key_folder)[0].id}\n".encode()
+    binding = credential_tls.fingerprint(own.certificate)
+    known = credential_tls.read_keys(key_folder)[0].id.encode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def listen() -> None:
@@ -87,11 +97,11 @@ def test_a_users_process_on_the_port_learns_and_wins_nothing(
             sock.settimeout(LONG_S)
             while sock.recv(1) != b"\n":
                 pass
-            sock.sendall(said)
+            named = f'{{"s": "{binding}", "n": "{"0" * 32}"}}'.encode()
+            shown = _for_root(munge_socket).seal(named) if method == "munge" else known
+            sock.sendall(f"fmslurm {method} ".encode() + shown + b"\n")
             tls = own.context.wrap_socket(sock, server_side=True)
-            binding = credential_tls.fingerprint(own.certificate)
-            payload = introduction(binding, f="a")
-            tls.sendall(frame(_for_root(munge_socket).seal(payload) if method == "munge" else payload) + frame(b"{}"))
+            tls.sendall(frame(introduction(binding, f="a")))
             tls.recv(4096)
 
         child = _as_nobody(listen)

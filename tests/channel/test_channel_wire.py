@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_ext import keys
-from slurm_ext.channel_wire import GREETING_MAX, Wire
+from slurm_ext.channel_wire import CHALLENGE_MAX, GREETING_MAX, Wire
 from slurm_ext.credential import AuthenticationError
 from slurm_ext.credential_tls import KeyAuthenticator, read_keys
 
@@ -73,7 +73,7 @@ def test_any_bytes_from_a_stranger_are_refused_or_waited_for(
         for piece in pieces(data, sizes):
             wire.feed(piece)
         assert not wire.ready
-        assert len(data) < GREETING_MAX
+        assert len(data) < GREETING_MAX + (0 if server else CHALLENGE_MAX)
         assert wire.frame(LIMIT) is None
     except AuthenticationError:
         assert not wire.ready
@@ -144,6 +144,12 @@ def test_the_greeting_that_is_one_byte_too_long_is_refused(key_folder: str) -> N
     long = b"fmslurm key" + b" 0123456789abcdef" * 4 + b" 0123456789abcdef\n"
     with pytest.raises(AuthenticationError):
         wire.feed(long)
+
+
+def test_a_client_shows_no_challenge(key_folder: str) -> None:
+    wire = Wire(KeyAuthenticator(key_folder), server=True)
+    with pytest.raises(AuthenticationError, match="does not speak our language"):
+        wire.feed(b"fmslurm key " + b"A" * 30 + b"\n")
 
 
 def test_a_client_with_two_keys_waits_for_the_servers(tmp_path: object) -> None:

@@ -20,6 +20,7 @@ from channel_peers import munged, own_munged
 from slurm_ext.command import run
 from slurm_ext.config.model import Settings, Site
 from slurm_ext.credential import AuthenticationError, MungeAuthenticator, for_site
+from slurm_ext.credential_tls import fingerprint
 from slurm_ext.errors import LackingError
 
 SECRET = b"0123456789abcdef-very-secret-unique-id"
@@ -64,6 +65,39 @@ def test_cipher_and_digest_are_ours_and_not_what_munged_is_set_to(munge_socket: 
     # libmunge notes what it opened in its context: that must not become how we seal.
     assert SECRET not in inside(ours.seal(SECRET))
     assert tuple(inside(ours.seal(SECRET))[:3]) == (3, 4, 5)
+
+
+def test_a_challenge_hides_its_secret_and_tells_it_to_who_sees_the_same_certificate(munge_socket: str) -> None:
+    server, client = MungeAuthenticator(munge_socket), MungeAuthenticator(munge_socket)
+    shown, secret = server.challenge()
+    binding = fingerprint(server.side(server=True, theirs=()).certificate)
+    assert server.challenge().shown == shown  # sealed once for many
+    for text in (secret, binding):
+        assert text.encode() not in shown + inside(shown)
+        assert text not in repr(server.challenge())
+    for _ in range(2):
+        assert client.answer(shown, binding) == {"n": secret}
+    server.believe(client.answer(shown, binding), secret)
+    with pytest.raises(AuthenticationError, match="from another connection"):
+        client.answer(shown, "0" * 64)
+    with pytest.raises(AuthenticationError, match="does not know"):
+        server.believe({"n": secret}, "")
+
+
+def test_a_challenge_that_munged_would_send_in_clear_is_shown_to_nobody(munge_socket: str) -> None:
+    bare = MungeAuthenticator(munge_socket)
+    set_option(bare, 0, 0)
+    with pytest.raises(AuthenticationError, match="not encrypted"):
+        bare.challenge()
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"{}", b"[]", b"null", b'"s"', b"[" * 50_000, b"\xff", b'{"s": "x"}', b'{"n": "x"}']
+)
+def test_a_credential_that_is_no_challenge_is_answered_by_nothing(munge_socket: str, held: bytes) -> None:
+    ours = MungeAuthenticator(munge_socket)
+    with pytest.raises(AuthenticationError):
+        ours.answer(ours.seal(held), "x")
 
 
 def test_only_uids_that_may_speak_are_believed(munge_socket: str) -> None:
