@@ -6,6 +6,7 @@ Standard library only: hooks import this.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -46,6 +47,38 @@ def read_trusted(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
         if state.st_size > max_bytes:
             raise UntrustedFileError(f"{path} has {state.st_size} bytes, {max_bytes} are allowed", remedy="Look at it")
         return stream.readall()[:max_bytes]
+
+
+def open_regular(path: str, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file and return its descriptor; `flags` and `mode` as of os.open. Close-on-exec.
+
+    Raise UntrustedFileError where a link, a FIFO or another such thing has the name: never followed, never waited for.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    except OSError as exc:
+        # ENXIO: a FIFO or a socket, to be written, that nobody reads.
+        if exc.errno in (errno.ELOOP, errno.ENXIO) and os.path.lexists(path):
+            raise UntrustedFileError(f"{path} is no regular file", remedy="Remove it") from exc
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UntrustedFileError(f"{path} is no regular file", remedy="Remove it")
+    return descriptor
+
+
+def write_passing(path: str, content: str) -> None:
+    """Write a small file of this boot, mode 0644: whole or not at all for readers, and not flushed to a disk.
+
+    Whatever has the name (a link, a FIFO) is replaced and never followed. OSError is the caller's to handle.
+    """
+    temporary = path + "~"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(content)
+    os.replace(temporary, path)
 
 
 def write_atomic(path: str, content: str | bytes, *, mode: int = 0o644) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_ext import files
+from slurm_ext.errors import UntrustedFileError
 
 
 def test_a_write_is_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -55,3 +56,35 @@ def test_a_growing_file_is_cut_at_the_limit(tmp_path: Path) -> None:
     assert files.read_trusted(str(path), max_bytes=10) == b"x" * 10
     with pytest.raises(files.UntrustedFileError, match="10 bytes, 9"):
         files.read_trusted(str(path), max_bytes=9)
+
+
+def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("theirs")
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "fifo", "folder"):
+        with pytest.raises(UntrustedFileError, match="no regular file"):
+            files.open_regular(str(tmp_path / name), os.O_RDONLY)
+    for name in ("link", "fifo"):
+        with pytest.raises(UntrustedFileError, match="no regular file"):
+            files.open_regular(str(tmp_path / name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert (tmp_path / "real").read_text() == "theirs"
+    with pytest.raises(FileNotFoundError):
+        files.open_regular(str(tmp_path / "none"), os.O_RDONLY)
+    os.close(files.open_regular(str(tmp_path / "new"), os.O_WRONLY | os.O_CREAT))
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_passing_file_replaces_what_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("theirs")
+    for name in ("f", "f~"):
+        (tmp_path / name).symlink_to("real")
+    files.write_passing(str(tmp_path / "f"), "ours")
+    assert ((tmp_path / "real").read_text(), (tmp_path / "f").read_text()) == ("theirs", "ours")
+    (tmp_path / "f").unlink()
+    for name in ("f", "f~"):
+        os.mkfifo(tmp_path / name)
+    files.write_passing(str(tmp_path / "f"), "again")
+    assert (tmp_path / "f").read_text() == "again"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["f", "real"]

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext.command import clean_env, run
-from slurm_ext.errors import CommandNotFoundError
+from slurm_ext.errors import CommandNotFoundError, UntrustedFileError
+from slurm_ext.files import open_regular
 
 NAME = "clocks.jsonl"
 
@@ -185,9 +186,10 @@ def sample_into(path: str, once: Callable[[], list[Sample]], *, going: Callable[
     while going() and time.monotonic() < end:
         lines = "".join(json.dumps(sample._asdict()) + "\n" for sample in once())
         try:
-            with open(path, "a", encoding="ascii") as stream:
+            descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            with os.fdopen(descriptor, "a", encoding="ascii") as stream:
                 stream.write(lines)
-        except OSError:
+        except (OSError, UntrustedFileError):
             return
         time.sleep(EVERY_S)
 
@@ -195,7 +197,11 @@ def sample_into(path: str, once: Callable[[], list[Sample]], *, going: Callable[
 def read(path: str) -> list[Sample]:
     """Return the samples of a file; one that is just being written is left out."""
     found = []
-    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as stream:
+    try:
+        descriptor = open_regular(path, os.O_RDONLY)
+    except (OSError, UntrustedFileError):
+        return []
+    with contextlib.suppress(OSError), os.fdopen(descriptor, encoding="ascii", errors="replace") as stream:
         for line in stream:
             with contextlib.suppress(ValueError, TypeError):
                 data = json.loads(line)

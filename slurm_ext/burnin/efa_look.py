@@ -12,6 +12,8 @@ from slurm_ext.burnin.clocks import Sampler
 from slurm_ext.burnin.nccl_log import Log, Process, parse_text
 from slurm_ext.burnin.transport import facts_to_json
 from slurm_ext.command import call_bounded, smi_path
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import open_regular
 
 #: A log of INIT, NET and ENV lines is below 100 KB; a runaway is cut.
 LOG_MAX_BYTES = 8 << 20
@@ -71,7 +73,11 @@ class EfaLook:
         for path in self._logs():
             if path in self._seen:
                 continue
-            with open(path, encoding="utf-8", errors="replace") as stream:
+            try:
+                descriptor = open_regular(path, os.O_RDONLY)
+            except (OSError, UntrustedFileError):
+                continue  # nothing of NCCL's, and as good as no log
+            with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
                 log = parse_text(stream.read(LOG_MAX_BYTES))
             processes += log.processes
             versions += log.versions

@@ -15,7 +15,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext.burnin import history_line
@@ -23,7 +23,7 @@ from slurm_ext.burnin.model import Past
 from slurm_ext.burnin.thresholds import DAY_S, Key, Run
 from slurm_ext.command import call_bounded
 from slurm_ext.errors import FmslurmError, UntrustedFileError
-from slurm_ext.files import owner_is_trusted
+from slurm_ext.files import open_regular, owner_is_trusted
 from slurm_ext.slurm.hostlist import is_node_name
 from slurm_ext.verdict import UNKNOWN
 
@@ -168,20 +168,31 @@ def _check_folder(folder: int, name: str) -> None:
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one file, oldest first; a torn line is skipped, a missing file is empty."""
+    """Yield the lines of one file, oldest first; a torn line is skipped, a missing file is empty.
+
+    Raise UntrustedFileError where it is no regular file, or others than root (or we) may write it.
+    """
     try:
-        with open(path, "rb") as stream:
-            for text in stream:
-                if (line := history_line.parse(text)) is not None:
-                    yield line
+        descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return
+    with os.fdopen(descriptor, "rb") as stream:
+        _check(os.fstat(descriptor), path)
+        for text in stream:
+            if (line := history_line.parse(text)) is not None:
+                yield line
 
 
-def read_local(state_dir: str) -> list[dict[str, Any]]:
-    """Return the lines of a node's own files, oldest first."""
+def read_local(state_dir: str, *, refused: Callable[[str], object] = str) -> list[dict[str, Any]]:
+    """Return the lines of a node's own files, oldest first. `refused` is told why one that others may write is left out."""
     path = os.path.join(state_dir, NAME)
-    return [line for name in (path + OLD, path) for line in read(name)]
+    lines: list[dict[str, Any]] = []
+    for name in (path + OLD, path):
+        try:
+            lines += read(name)
+        except UntrustedFileError as exc:
+            refused(str(exc))
+    return lines
 
 
 def read_shared(

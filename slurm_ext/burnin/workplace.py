@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +21,8 @@ from slurm_ext.burnin.succession import Voice
 from slurm_ext.burnin.worker import WorkerPlan
 from slurm_ext.channel import Hub
 from slurm_ext.config.model import Settings, at_node
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import read_trusted, write_passing
 
 #: In the burn-in's folder on this node: what the leader does now.
 PROGRESS = "progress.json"
@@ -47,7 +51,7 @@ class Workplace:
         """Make the folder, the pool and the station, which answers through `send`. OSError where a file is in the way."""
         job, burnin, site = self._job, self._settings.burnin, self._settings.site
         os.makedirs(os.path.dirname(self._note), mode=0o755, exist_ok=True)
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        _own_folder(self.folder)
         plan = WorkerPlan(
             0,
             burnin.cuda_library or "libcuda.so.1",
@@ -102,30 +106,26 @@ class Workplace:
     def _write_note(self, pids: tuple[int, ...]) -> None:
         processes = [[pid, ticks] for pid in (os.getpid(), *pids) if (ticks := _start_ticks(pid)) is not None]
         note = {"schema": 1, "job_id": self._job.job_id, "processes": processes}
-        with contextlib.suppress(OSError), open(self._note, "w", encoding="utf-8") as stream:
-            json.dump(note, stream)
+        with contextlib.suppress(OSError):
+            write_passing(self._note, json.dumps(note))
 
     def tell_progress(self, phase: str, waiting: tuple[str, ...]) -> None:
         """Leave beside the note what goes on; the hook, which may wait for the share, passes it on to who asks."""
         data = {"schema": 1, "phase": phase, "waiting": waiting[:8], "absent": len(waiting), "since": time.time()}
         path = os.path.join(self.folder, PROGRESS)
         with contextlib.suppress(OSError):
-            with open(path + "~", "w", encoding="utf-8") as stream:
-                json.dump(data, stream)
-            os.replace(path + "~", path)
+            write_passing(path, json.dumps(data))
 
     def voice(self) -> Voice:
         """Return this node's voice in the attempt, as an earlier agent of it may have left it."""
-        with contextlib.suppress(OSError, ValueError), open(self._voice_file, encoding="utf-8") as stream:
-            return Voice.from_json(json.load(stream))
+        with contextlib.suppress(OSError, ValueError, UntrustedFileError):
+            return Voice.from_json(json.loads(read_trusted(self._voice_file)))
         return Voice()
 
     def keep(self, voice: Voice) -> bool:
         """Write a voice down before it is given; say whether it is there. Old ones of other attempts go."""
         try:
-            with open(self._voice_file + "~", "w", encoding="utf-8") as stream:
-                json.dump(voice.to_json(), stream)
-            os.replace(self._voice_file + "~", self._voice_file)
+            write_passing(self._voice_file, json.dumps(voice.to_json()))
         except OSError:
             return False
         folder = os.path.dirname(self._voice_file)
@@ -152,6 +152,15 @@ class Workplace:
         with contextlib.suppress(OSError):
             if self._pool is None or not self._pool.undead():
                 os.unlink(self._note)
+
+
+def _own_folder(path: str) -> None:
+    """Make a folder, or take one that is there already: NotADirectoryError for a link, which would lead elsewhere."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from slurm_ext import events, verdict
 from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import open_regular, read_trusted, write_atomic
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import environment, passes, trail
@@ -41,9 +43,9 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     run_dir = at_node(settings.site.run_dir, node)
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        lock = os.open(os.path.join(run_dir, LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = open_regular(os.path.join(run_dir, LOCK), os.O_WRONLY | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (OSError, UntrustedFileError):
         return PASS  # another look runs, or there is no place to say that this one does
     _look(settings, node, settings.site.share or share, mode, os.path.join(run_dir, LAST))
     return PASS
@@ -82,15 +84,12 @@ def _look(settings: Settings, node: str, share: str, mode: str, last_path: str) 
 
 def _last(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except OSError:
+        return read_trusted(path).decode("utf-8", "replace")
+    except (OSError, UntrustedFileError):
         return ""
 
 
 def _remember(path: str, text: str) -> None:
-    from slurm_ext.files import write_atomic
-
     try:
         write_atomic(path, text)
     except OSError:

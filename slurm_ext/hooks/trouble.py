@@ -9,11 +9,16 @@ import json
 import os
 from collections.abc import Mapping
 
-from slurm_ext import events
+from slurm_ext import command, events
 from slurm_ext.config.model import machine_name
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import read_trusted
 from slurm_ext.hooks import supervise
 
 DEFAULT_LOG_DIR = "/var/log/fmslurm"
+
+#: How long (seconds) the trail may take.
+WRITE_S = 2.0
 
 
 def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> None:
@@ -34,16 +39,22 @@ def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> 
             evidence=tuple(what.splitlines()[-8:]),
             decision="pass",
         )
-        events.append(os.path.join(_log_dir(local_dir.replace("%n", node), node), "events.jsonl"), event)
-    except Exception:  # noqa: BLE001 - the disk may be full or read-only; the system log has it
+        # In a child: what made the hook late may be this very disk, and slurmd waits for nobody else now.
+        command.call_bounded(lambda: _write(event, local_dir.replace("%n", node)), timeout_s=WRITE_S)
+    except Exception:  # noqa: BLE001 - no memory, no process: the system log has it
         return
+
+
+def _write(event: events.Event, local_dir: str) -> bytes:
+    events.append(os.path.join(_log_dir(local_dir, event.node), "events.jsonl"), event)
+    return b""
 
 
 def _log_dir(local_dir: str, node: str) -> str:
     """Return the log folder that this node's last good configuration names, else the default."""
     try:
-        with open(os.path.join(local_dir, "last-good-config.json"), encoding="utf-8") as stream:
-            folder = json.loads(json.load(stream)["snapshot"])["settings"]["site"]["log_dir"]
-    except (OSError, ValueError, KeyError, TypeError):
+        known = json.loads(read_trusted(os.path.join(local_dir, "last-good-config.json")))
+        folder = json.loads(known["snapshot"])["settings"]["site"]["log_dir"]
+    except (OSError, ValueError, KeyError, TypeError, UntrustedFileError):
         return DEFAULT_LOG_DIR
     return str(folder).replace("%n", node)

@@ -364,3 +364,17 @@ def test_health_says_only_what_is_new(site):
     )
     site.run("health")
     assert site.events()[-1]["decision"] == "would-drain"
+
+
+@pytest.mark.parametrize("name", ["health.lock", "health.json"])
+def test_a_pipe_in_the_place_of_its_own_files_does_not_hold_the_health_check(site, name):
+    os.mkfifo(site.folder / "run" / name)
+    assert site.run("health")[0] == 0
+    assert not [event for event in site.events() if event["event"] == "hook.broke"], "the supervisor had to end it"
+
+
+def test_what_holds_a_broken_hooks_files_does_not_hold_its_supervisor(tmp_path):
+    os.mkfifo(tmp_path / "last-good-config.json")
+    start = "import sys; from slurm_ext.hooks import trouble; trouble.record('prolog', {'SLURMD_NODENAME': 'n0'}, *sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", start, str(tmp_path), "it broke"], cwd=ROOT, timeout=60)
+    assert done.returncode == 0
