@@ -16,14 +16,14 @@ _COLOUR = pattern(r"\x1b\[[0-9;]*[A-Za-z]")
 _TORN = pattern(r":\d+:\d+ \[\d+\] \S*:?\d* ?NCCL (?:INFO|WARN)")
 _WARN = pattern(r"NCCL WARN (.*)")
 _VERSION = pattern(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
-_RANK = pattern(r"\brank (\d+) nranks (\d+)\b")
+_RANK = pattern(r"\brank (\d{1,9}) nranks (\d{1,9})\b")
 _NETWORK = pattern(r"NCCL INFO Using network (.+?)\s*$")
 _PROVIDER = pattern(
-    r"NET/OFI Selected [Pp]rovider is ([\w.-]+?)(?:;\S+)?(?:, fabric is \S+)?(?: \(found (\d+) nics?\))?\s*$"
+    r"NET/OFI Selected [Pp]rovider is ([\w.-]+?)(?:;\S+)?(?:, fabric is \S+)?(?: \(found (\d{1,9}) nics?\))?\s*$"
 )
-_PLUGIN = pattern(r"NET/OFI Initializing aws-ofi-nccl (\d+)\.(\d+)")
+_PLUGIN = pattern(r"NET/OFI Initializing aws-ofi-nccl (\d{1,9})\.(\d{1,9})")
 _CHANNEL = pattern(
-    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
+    r"Channel \d+(?:/\d+)? : (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
 )
 _ENVIRONMENT = pattern(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
 _PROTOCOL = pattern(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
@@ -47,6 +47,7 @@ class Process(NamedTuple):
     pid: int
     rank: int | None = None
     ranks: int | None = None
+    seen: tuple[int, ...] = ()  # all its ranks of the largest communicator: one process may drive several GPUs
     version: str = ""
     networks: tuple[str, ...] = ()
     provider: str = ""
@@ -124,6 +125,7 @@ def parse(lines: Iterable[str]) -> Log:
             pid,
             **{
                 **facts,
+                "seen": tuple(facts.get("seen", {})),
                 "networks": tuple(facts.get("networks", {})),
                 "net_lines": tuple(facts.get("net_lines", {})),
                 "environment": tuple(facts.get("environment", {}).items()),
@@ -142,9 +144,12 @@ def _take(facts: dict[str, Any], text: str) -> None:
     elif match := _WARN.search(text):
         _warning(facts, match.group(1))
     elif match := _NETWORK.search(text):
-        facts.setdefault("networks", {})[match.group(1)] = None
+        networks = facts.setdefault("networks", {})
+        networks.pop(match.group(1), None)  # the last communicator's network stands last
+        networks[match.group(1)] = None
     elif match := _PROVIDER.search(text):
-        facts["provider"] = match.group(1)
+        if is_efa_provider(facts.get("provider", "efa")):  # what was ever something else stays
+            facts["provider"] = match.group(1)
         if match.group(2):
             facts["nics"] = int(match.group(2))
     elif "No eligible providers" in text:
@@ -176,10 +181,23 @@ def _take(facts: dict[str, Any], text: str) -> None:
     if match := _MNNVL.search(text):
         facts["mnnvl"] = match.group(1) == "1"
     if match := _RANK.search(text):
-        facts.setdefault("rank", int(match.group(1)))
-        facts.setdefault("ranks", int(match.group(2)))
+        _rank(facts, int(match.group(1)), int(match.group(2)))
     if "Init COMPLETE" in text:
         facts["complete"] = True
+
+
+def _rank(facts: dict[str, Any], rank: int, ranks: int) -> None:
+    """Take a rank: communicators that were split off are smaller, and number anew."""
+    facts.setdefault("rank", rank)
+    if ranks > facts.get("ranks", 0):
+        facts["ranks"], facts["seen"] = ranks, {}
+    if ranks == facts["ranks"]:
+        facts["seen"][rank] = None
+
+
+def is_efa_provider(name: str) -> bool:
+    """Say whether a name of libfabric's provider is EFA's, in any of the forms that it took."""
+    return name.lower().startswith("efa")
 
 
 def _channel(facts: dict[str, Any], match: re.Match[str]) -> None:

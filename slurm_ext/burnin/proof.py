@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
-from slurm_ext.burnin.nccl_log import Log, Process
+from slurm_ext.burnin import log_whole
+from slurm_ext.burnin.nccl_log import Log, Process, is_efa_provider
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
@@ -44,6 +45,8 @@ class Context(NamedTuple):
     instance_type: str = ""
     row: InstanceType | None = None
     nodes: int = 0
+    ranks: int = 0  # 0: by the log itself
+    partial: bool = False  # the log is only of some ranks, on purpose
     expected_efa: int | None = None
     exit_code: int | None = 0
     timed_out: bool = False
@@ -71,18 +74,28 @@ def findings(log: Log, context: Context) -> list[Judged]:
         return [_unknown("log-empty", "node", "no line of NCCL is in the log")]
     for rule in (_cuda, _mismatch, _duplicate, _unmet, _lost):
         if found := rule(log):
-            return found
+            # How a run ended takes nothing back of what it went over.
+            refuted = [] if rule in (_mismatch, _unmet) or _fails(found) else _refuted(log, context)
+            return refuted or found
     found = _network(log, context)
     if any(judged.verdict in (FAIL, UNKNOWN) for judged in found):
         return found
     found += _nics(log, context) + _gdr(log, context) + _protocol(log, context)
     found += _inside(log, context) + _nvls(log, context)
-    if context.nodes > 1 and not any(p.net_count for p in log.processes):
-        word = "no channel between nodes was set up: nothing was sent, and GPUDirect is not proven"
-        found.append(_unknown("log-incomplete", "node", word))
+    if missing := log_whole.missing(log, nodes=context.nodes, ranks=context.ranks, partial=context.partial):
+        found += [_unknown("log-incomplete", target, word) for target, word in missing]
     elif context.timed_out or context.exit_code not in (0, None):
         found.append(_unknown("run-failed", "node", f"the run did not end well (exit code {context.exit_code})"))
     return found
+
+
+def _fails(found: list[Judged]) -> bool:
+    return any(judged.verdict == FAIL for judged in found)
+
+
+def _refuted(log: Log, context: Context) -> list[Judged]:
+    found = _network(log, context) + _nics(log, context) + _gdr(log, context)
+    return found if _fails(found) else []
 
 
 def _unknown(name: str, target: str, word: str, action: str = "none") -> Judged:
@@ -156,7 +169,7 @@ def _network(log: Log, context: Context) -> list[Judged]:
         _fail("ofi-no-provider", target, "the plugin found no eligible provider: no EFA device is visible")
         for target in _targets(log, lambda p: p.no_provider)
     ]
-    for provider in dict.fromkeys(p.provider for p in log.processes if p.provider not in ("", "efa")):
+    for provider in dict.fromkeys(p.provider for p in log.processes if p.provider and not is_efa_provider(p.provider)):
         found += [
             _fail(f"ofi-provider-{provider}", target, f"libfabric's provider is {provider}, not efa")
             for target in _targets(log, lambda p, provider=provider: p.provider == provider)  # type: ignore[misc]
@@ -173,8 +186,9 @@ def _network(log: Log, context: Context) -> list[Judged]:
         return [
             _unknown("not-efa-cluster", "node", f"the network is {other[0]}: neither EFA nor a fall-back to sockets")
         ]
-    if used and not any(p.provider for p in log.processes):
-        return [_unknown("provider-not-named", "node", "the plugin's line that names its provider is missing")]
+    word = "the plugin's line that names its provider is missing"
+    if unnamed := _targets(log, lambda p: bool(p.networks or p.net_lines) and not p.provider):
+        return [_unknown("provider-not-named", target, word) for target in unnamed]
     named = (value for p in log.processes for name, value in p.environment if name == "NCCL_SOCKET_IFNAME")
     if used and (any(p.socket_line for p in log.processes) or any(not value.startswith("^") for value in named)):
         word = "an interface is named for the bootstrap alone; the data network is another"
@@ -183,7 +197,7 @@ def _network(log: Log, context: Context) -> list[Judged]:
 
 
 def _uses_socket(process: Process) -> bool:
-    return "Socket" in process.net_lines or process.networks[-1:] == ("Socket",)
+    return any(name.lower() == "socket" for name in (*process.net_lines, *process.networks[-1:]))
 
 
 def _is_efa(name: str) -> bool:
@@ -196,8 +210,12 @@ def _nics(log: Log, context: Context) -> list[Judged]:
     for process in log.processes:
         if process.nics is not None:
             by_node[process.node] = min(by_node.get(process.node, process.nics), process.nics)
-    if not expected or not by_node:
+    if not expected:
         return []
+    if not by_node:
+        told = [p.plugin for p in log.processes if p.provider and p.plugin is not None]
+        word = "the plugin does not say how many adapters it found, as its release does"
+        return [_unknown("nccl-nic-count", "node", word)] if any(map(_counts, told)) else []
     counts = set(by_node.values())
     if len(counts) > 1:
         most = max(counts)
@@ -210,7 +228,7 @@ def _nics(log: Log, context: Context) -> list[Judged]:
     if count >= expected:
         return []
     word = f"{count} adapters on every node in the log, {expected} expected"
-    if context.expected_efa is None and expected % count == 0:
+    if count and context.expected_efa is None and expected % count == 0:
         # Some releases of the plugin count after they grouped the adapters of one GPU, and launches may attach fewer.
         return [_unknown("nccl-nic-count", "node", f"{word}: counted in groups, or fewer attached", "warn")]
     return [_fail("nccl-nic-count", "node", word)]
@@ -258,6 +276,11 @@ def _protocol(log: Log, context: Context) -> list[Judged]:
     ]
 
 
+def _counts(plugin: tuple[int, int]) -> bool:
+    """Say whether this release of the plugin is known to count its adapters (by the sources of 1.9 to 1.20)."""
+    return (1, 9) <= tuple(plugin) <= (1, 20)
+
+
 def _rank_target(process: Process) -> str:
     return f"rank:{process.rank}" if process.rank is not None else f"node:{process.node}"
 
@@ -265,13 +288,22 @@ def _rank_target(process: Process) -> str:
 def _inside(log: Log, context: Context) -> list[Judged]:
     if context.row is None or context.row.nvlink_domain_gpus < 2:
         return []
-    asked = any(name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL") for p in log.processes for name, _ in p.environment)
+    asking = {p.node for p in log.processes if any(_forbids_p2p(name, value) for name, value in p.environment)}
     word = "ranks of one node talk through shared memory in place of NVLink"
-    targets = _targets(log, lambda p: p.shm_count > 0)
-    if asked:
-        word = f"{word}, as a setting in the environment asks"
-        return [Judged(Finding("nccl-shm-by-setting", target, "warn", (word,)), WARN) for target in targets]
-    return [_fail("nccl-shm-in-node", target, word) for target in targets]
+    found = [
+        _fail("nccl-shm-in-node", t, word) for t in _targets(log, lambda p: p.shm_count > 0 and p.node not in asking)
+    ]
+    word = f"{word}, as a setting in the environment asks"
+    for target in _targets(log, lambda p: p.shm_count > 0 and p.node in asking):
+        found.append(Judged(Finding("nccl-shm-by-setting", target, "warn", (word,)), WARN))
+    return found
+
+
+def _forbids_p2p(name: str, value: str) -> bool:
+    """Say whether a setting keeps GPUs of one node from talking directly (NCCL's documentation of both variables)."""
+    if name == "NCCL_P2P_DISABLE":
+        return value not in ("", "0")
+    return name == "NCCL_P2P_LEVEL" and value.upper() in ("LOC", "0")
 
 
 def _nvls(log: Log, context: Context) -> list[Judged]:

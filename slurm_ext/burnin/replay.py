@@ -53,12 +53,14 @@ def _text(folder: str, name: str) -> str:
 
 
 def _context(data: Mapping[str, Any], instance_type: str) -> proof.Context:
-    expected, nodes = data.get("expected_efa"), _number(data.get("nodes"))
+    expected = _number(data.get("expected_efa"))
     return proof.Context(
         instance_type=instance_type,
         row=catalogue.find(instance_type),
-        nodes=nodes or 0,
-        expected_efa=expected if isinstance(expected, int) else None,
+        nodes=_number(data.get("nodes")) or 0,
+        ranks=_number(data.get("ranks")) or 0,
+        partial="log_of_ranks" in data,
+        expected_efa=expected,
         exit_code=_exit_code(data),
         timed_out=_timed_out(data),
     )

@@ -7,6 +7,7 @@ unknown, which the site's policy maps; of a release that nobody has read yet it 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 #: EFA counters must show at least this share of what an all-reduce over these nodes moves: rings differ, silence does not.
 MOVED_SHARE = 0.1
+
+#: A node below this share has sent over something else; one below this share of the run's median is odd.
+STILL_SHARE, UNLIKE_SHARE = 0.01, 0.5
 
 #: Retransmitted packets for each GB sent (1e9 bytes) that are worth a word: 1 in 1,000 of packets of 8.9 KB (EFA's MTU).
 #: SRD sends again by design where paths are lossy, so single ones say nothing; fewer than RETRANSMITS_LEAST never do.
@@ -109,8 +113,10 @@ def conclude(
         found = [Judged(Finding("transport-unproven", "node", "none", ("runs with and without MNNVL mixed",)), UNKNOWN)]
     else:
         row = catalogue.find(instance_type)
-        found = proof.findings(log, proof.Context(instance_type, row, len(nodes)))
-        found += _silent(log, nodes) + _counters(facts, moved)
+        found = proof.findings(log, proof.Context(instance_type, row, len(nodes), ranks=gpus * len(nodes)))
+        if silent := _silent(log, nodes):
+            found = [j for j in found if j.finding.id != "log-incomplete"] + silent  # the same thing, less plainly
+        found += _counters(facts, moved)
     found += strict_findings(facts)
     refuted = [j.finding for j in found if j.verdict == FAIL]
     if not refuted:
@@ -171,8 +177,21 @@ def _counters(facts: Mapping[str, Mapping[str, Any]], moved: float) -> list[Judg
         first = still[0]
         word = f"EFA's counters moved by {known[first]} bytes, {sent[first]:.3g} were sent: over something else"
         return [Judged(Finding("efa-counters-still", "node", "drain", (word,)), FAIL)]
-    word = "EFA's counters show less than was sent"
-    return [Judged(Finding("efa-counters-still", f"node:{node}", "warn", (word,)), WARN) for node in still]
+    found = []
+    shares = {node: known[node] / sent[node] for node in known if sent[node] > 0}
+    usual = statistics.median(shares.values()) if shares else 0.0
+    for node, share in shares.items():
+        word = f"EFA's counters moved by {known[node]} bytes, {sent[node]:.3g} were sent"
+        if share < STILL_SHARE:
+            word = f"{word}: over something else"
+            found.append(Judged(Finding("efa-counters-still", f"node:{node}", "drain", (word,)), FAIL))
+        elif share < MOVED_SHARE or share < UNLIKE_SHARE * usual:
+            word = f"{word}, {share:.0%}, where {usual:.0%} is usual in this run"
+            found.append(Judged(Finding("efa-counters-low", f"node:{node}", "warn", (word,)), WARN))
+    word = "its byte counters of EFA cannot be read, as those of others can"
+    for node in [node for node in facts if node not in known][:4]:
+        found.append(Judged(Finding("efa-counters-unread", f"node:{node}", "none", (word,)), UNKNOWN))
+    return found
 
 
 def strict_findings(facts: Mapping[str, Mapping[str, Any]]) -> list[Judged]:

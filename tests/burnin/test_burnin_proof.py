@@ -22,7 +22,7 @@ class Form(NamedTuple):
     provider: str = "Selected provider is {provider}, fabric is {provider}-direct (found {nics} nics)"
     protocol: str = "Using transport protocol {protocol} (platform set)"
     complete: str = (
-        "ncclCommInitRankConfig comm 0x7f rank {rank} nranks 16 cudaDev 0 nvmlDev 0 busId 1000 - Init COMPLETE"
+        "ncclCommInitRankConfig comm 0x7f rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 - Init COMPLETE"
     )
     rings: str = "Connected all rings, use ring PXN 0 GDR 1"
     nvls: str = "NVLS multicast support is {no}available on dev 0 (NVLS_NCHANNELS 16)"
@@ -40,7 +40,7 @@ _OLD = Form(
     network="AWS Libfabric",
     provider="Selected Provider is {provider} (found {nics} nics)",
     protocol="Using transport protocol {protocol}",
-    complete="comm 0x55 rank {rank} nranks 16 cudaDev 0 nvmlDev 0 busId 53000 commId 0x1 - Init COMPLETE",
+    complete="comm 0x55 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 53000 commId 0x1 - Init COMPLETE",
     rings="Connected all rings",
     nvls="NVLS multicast support is {no}available on dev 0",
     no_plugin="NET/Plugin : No plugin found, using internal implementation",
@@ -59,7 +59,7 @@ FORMS = (
     ),
     _OLD._replace(
         nccl="2.22.3+cuda12.6",
-        complete="ncclCommInitRank comm 0x55 rank {rank} nranks 16 cudaDev 0 nvmlDev 0 busId 1 commId 0x1 - Init COMPLETE",
+        complete="ncclCommInitRank comm 0x55 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x1 - Init COMPLETE",
         no_plugin="NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
     ),
     Form(

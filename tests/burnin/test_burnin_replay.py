@@ -26,7 +26,7 @@ def rank(node: str, number: int, *lines: str, nics: int = 32, provider: str = "e
         "NET/OFI Initializing aws-ofi-nccl 1.16.3",
         f"NET/OFI Selected provider is {provider}, fabric is efa-direct (found {nics} nics)",
         "Using network Libfabric",
-        f"ncclCommInitRank comm 0x1 rank {number} nranks 16 cudaDev 0 - Init COMPLETE",
+        f"ncclCommInitRank comm 0x1 rank {number} nranks 2 cudaDev 0 - Init COMPLETE",
         "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
         f"Channel 00/0 : {number}[0] -> 8[0] [send] via NET/Libfabric/0{gdr}",
         f"Channel 00/0 : {number}[0] -> 1[1] via P2P/CUMEM",
@@ -69,6 +69,97 @@ def test_no_channels_is_unproven() -> None:
 def test_a_missing_provider_line_is_unproven() -> None:
     lines = [line for line in rank("a", 0) if "provider" not in line]
     assert verdict(lines)[0] == "unknown"
+
+
+def line(node: str, number: int, text: str) -> str:
+    return f"{node}:{1000 + number}:{1000 + number} [{number % 8}] {text}"
+
+
+def without(lines: list[str], *words: str) -> list[str]:
+    return [one for one in lines if not any(word in one for word in words)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("provider",),
+        ("nics",),
+        ("via NET",),
+        ("via P2P",),
+        ("NVLS",),
+        ("Using network", "provider"),
+        ("COMPLETE", "rank"),
+        ("NET/OFI", "network", "Channel", "NVLS", "rank"),
+    ],
+)
+def test_what_one_node_does_not_say_the_others_do_not_prove(words: tuple[str, ...]) -> None:
+    assert verdict(rank("a", 0), without(rank("b", 8), *words))[0] == "unknown"
+
+
+def test_a_log_of_some_ranks_proves_only_these() -> None:
+    lines = [*rank("a", 0), *rank("b", 8)]
+    of_four = P5._replace(ranks=4)
+    assert verdict(lines, context=of_four) == ("unknown", {("log-incomplete", "node", "none")})
+    assert verdict([one.replace("nranks 2", "nranks 4") for one in lines])[0] == "unknown"
+    assert verdict(lines, context=of_four._replace(partial=True)) == ("pass", set())
+
+
+def test_two_nodes_need_a_channel_between_them_whoever_counts_the_nodes() -> None:
+    lines = [without(rank(name, number), "via NET") for name, number in (("a", 0), ("b", 8))]
+    assert verdict(*lines, context=P5._replace(nodes=0)) == ("unknown", {("log-incomplete", "node", "none")})
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "misc/socket.cc:49 NCCL WARN socketProgressOpt: Connection closed by remote peer b<4242>",
+        "enqueue.cc:49 NCCL WARN Cuda failure 2 'out of memory'",
+        "x.cc:49 NCCL WARN NET/OFI Unresponsive receiver detected",
+    ],
+)
+def test_how_a_run_ended_takes_nothing_back_of_what_it_went_over(end: str) -> None:
+    socket = [one.replace("AWS Libfabric", "Socket").replace("Libfabric", "Socket") for one in rank("a", 0)]
+    lines = [*socket, line("a", 0, end)]
+    assert verdict(lines, rank("b", 8)) == ("fail", {("nccl-socket-fallback", "node:a", "drain")})
+    whole = [*rank("a", 0), line("a", 0, end)]
+    assert verdict(whole, rank("b", 8))[0] == "unknown"
+
+
+def test_the_last_communicator_counts_for_the_network_and_any_for_the_provider() -> None:
+    again = [line("a", 0, f"NCCL INFO Using network {name}") for name in ("Socket", "Libfabric", "Socket")]
+    assert verdict([*rank("a", 0), *again], rank("b", 8))[0] == "fail"
+    other = [line("a", 0, "NCCL INFO NET/OFI Selected provider is tcp, fabric is tcp (found 1 nics)")]
+    assert verdict([*other, *rank("a", 0)], rank("b", 8))[0] == "fail"
+
+
+@pytest.mark.parametrize("name", ["efa", "EFA", "efa-direct", "efa;ofi_rxd"])
+def test_names_of_efa(name: str) -> None:
+    assert verdict(rank("a", 0, provider=name), rank("b", 8, provider=name)) == ("pass", set())
+
+
+def test_no_adapters_at_all_are_too_few() -> None:
+    found = verdict(rank("a", 0, nics=0), rank("b", 8, nics=0))
+    assert found == ("fail", {("nccl-nic-count", "node", "drain")})
+    huge = [one.replace("found 32", "found " + "9" * 5000) for one in rank("a", 0)]
+    assert verdict(huge, rank("b", 8))[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("NCCL_P2P_DISABLE set by environment to 1.", "warn"),
+        ("NCCL_P2P_LEVEL set by environment to LOC", "warn"),
+        ("NCCL_P2P_DISABLE set by environment to 0.", "fail"),
+        ("NCCL_P2P_LEVEL set by environment to NVL", "fail"),
+        ("", "fail"),
+    ],
+)
+def test_shared_memory_is_excused_by_a_setting_that_asks_for_it(setting: str, expected: str) -> None:
+    shm = line("b", 8, "NCCL INFO Channel 00 : 8[0] -> 9[1] via SHM/direct/direct")
+    asked = [line("b", 8, f"NCCL INFO {setting}")] if setting else []
+    assert verdict(rank("a", 0), [*rank("b", 8), *asked, shm])[0] == expected
+    elsewhere = [line("a", 0, f"NCCL INFO {setting}")] if setting else []
+    assert verdict([*rank("a", 0), *elsewhere], [*rank("b", 8), shm])[0] == "fail"
 
 
 def table(*rows: tuple[int, float, str]) -> str:

@@ -43,7 +43,8 @@ def facts(node: str, place: int, **more: Any) -> dict[str, Any]:
     """One node's facts, over the wire and back."""
     more = dict(more)
     words = {name: more.pop(name) for name in ("version", "without", "nics") if name in more}
-    parsed = nccl_log.parse_text("".join(log(node, 2 * place + gpu, **words) for gpu in (0, 1)))
+    gpus = more.pop("ranks", (0, 1))
+    parsed = nccl_log.parse_text("".join(log(node, 2 * place + gpu, **words) for gpu in gpus))
     plain = transport.facts_to_json(parsed, more.pop("efa_bytes", 100 * GB))
     return json.loads(json.dumps({**plain, "sent_bytes": 100 * GB, "retransmits": 0, "mnnvl": "", **more}))
 
@@ -96,10 +97,25 @@ def test_a_node_without_a_log_is_not_proven_by_the_others() -> None:
     assert (refuted.verdict.verdict, refuted.culprits) == (FAIL, ("n1",))
 
 
+def test_a_node_whose_log_lost_a_part_is_not_proven_by_the_others() -> None:
+    """A full disk takes the log of one worker, or the middle of it."""
+    for told in ({"ranks": [1]}, {"without": "provider"}, {"without": "Channel"}, {"without": "COMPLETE"}):
+        decision = conclude({"n3": told})
+        assert (decision.verdict.verdict, decision.culprits) == (UNKNOWN, ()), told
+        assert decision.verdict.rule == "burnin.transport-unproven", told
+
+
 def test_counters_are_held_against_what_each_node_sent() -> None:
-    assert conclude({"n1": {"efa_bytes": 11 * GB}}) == PASSED
-    little = conclude({"n1": {"efa_bytes": 9 * GB}})
-    assert (little.verdict.verdict, words_of(little)) == (WARN, {("efa-counters-still", "node:n1")})
+    assert conclude({"n1": {"efa_bytes": 60 * GB}}) == PASSED
+    assert conclude({name: {"efa_bytes": 11 * GB} for name in NODES}) == PASSED  # rings differ, and all do here
+    for few in (2, 9, 11, 40):
+        little = conclude({"n1": {"efa_bytes": few * GB}})
+        assert (little.verdict.verdict, words_of(little)) == (WARN, {("efa-counters-low", "node:n1")})
+    still = conclude({"n1": {"efa_bytes": GB // 2}})
+    assert (still.verdict.verdict, words_of(still)) == (FAIL, {("efa-counters-still", "node:n1")})
+    assert still.culprits == ("n1",)
+    one_unread = conclude({"n1": {"efa_bytes": None}})
+    assert (one_unread.verdict.verdict, words_of(one_unread)) == (WARN, {("efa-counters-unread", "node:n1")})
     none = conclude({name: {"efa_bytes": 0} for name in NODES})
     assert (none.verdict.verdict, none.culprits) == (FAIL, ())
     assert "1e+11 were sent" in none.verdict.reason
