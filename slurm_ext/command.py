@@ -90,13 +90,25 @@ def run(
 
     Raise CommandNotFoundError where the program does not exist or may not be executed.
     """
+    child = start(argv, env=env, feed=input_text is not None, cwd=cwd, user=user, group=group)
+    return finish(child, timeout_s=timeout_s, input_text=input_text, max_output_bytes=max_output_bytes)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    feed: bool = False,
+    cwd: str | None = None,
+    user: int | None = None,
+    group: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program as `run` does, for `finish`, which must follow; `feed`: it gets an input. It runs meanwhile."""
     _collect_left()
-    started = time.monotonic()
-    deadline = started + timeout_s
     try:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             list(argv),
-            stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(env if env is not None else CLEAN_ENV),
@@ -113,6 +125,19 @@ def run(
         raise CommandNotFoundError(
             f"cannot run {argv[0]}{where}: {said}", remedy="Install it or correct its path"
         ) from exc
+
+
+def finish(
+    child: subprocess.Popen[bytes],
+    *,
+    timeout_s: float,
+    input_text: str | None = None,
+    max_output_bytes: int = 16 << 20,
+    abandon_s: float | None = None,
+) -> Result:
+    """Let a program that `start` started run to its end or to `timeout_s` (seconds from now), as `run` does."""
+    started = time.monotonic()
+    deadline = started + timeout_s
     try:
         buffers, truncated, timed_out = _converse(child, input_text, deadline, max_output_bytes)
         if not timed_out:
@@ -123,21 +148,15 @@ def run(
     # Whatever it left running in its session ends with it; a normal end leaves an empty group and ESRCH.
     _kill_session(child.pid)
     if timed_out:
-        _wait(child, time.monotonic() + ABANDON_S)
+        _wait(child, time.monotonic() + (ABANDON_S if abandon_s is None else abandon_s))
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None and not stream.closed:
             stream.close()
     if child.returncode is None:
         _left_programs.append(child)
-    return Result(
-        tuple(argv),
-        child.returncode,
-        buffers[0].decode("utf-8", "replace"),
-        buffers[1].decode("utf-8", "replace"),
-        time.monotonic() - started,
-        timed_out,
-        truncated,
-    )
+    argv = tuple(map(str, child.args))  # type: ignore[arg-type]
+    out, err = (buffer.decode("utf-8", "replace") for buffer in buffers)
+    return Result(argv, child.returncode, out, err, time.monotonic() - started, timed_out, truncated)
 
 
 def _converse(

@@ -170,6 +170,16 @@ def test_no_descriptor_of_ours_reaches_the_program(tmp_path: Path) -> None:
         assert str(tmp_path) not in sh("ls -l /proc/self/fd").stdout
 
 
+def test_programs_that_were_started_run_while_others_are_waited_for(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    os.mkfifo(one)
+    os.mkfifo(other)
+    # Each waits for the other's end: one after the other neither would come to its own.
+    first = command.start(["/bin/sh", "-c", f"echo a >{one}; cat {other}"])
+    second = command.start(["/bin/sh", "-c", f"cat {one}; echo b >{other}"])
+    assert [command.finish(child, timeout_s=20).stdout for child in (first, second)] == ["b\n", "a\n"]
+
+
 def test_a_program_that_cannot_be_killed_is_left_behind_and_collected_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """D state cannot be made everywhere: SIGKILL is held back instead, and the runner sees just what it would see then."""
     kill = command._kill_session

@@ -5,6 +5,7 @@ Everything lies below `root`; the lab points it at a tree of its own. Nothing he
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext import command
+from slurm_ext.command import Result
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import CommandNotFoundError
 from slurm_ext.gate import kernel_log, smi
@@ -22,6 +24,9 @@ from slurm_ext.patterns import pattern
 
 #: A child says what it found this long (seconds) before the whole look ends, so that its words still arrive.
 MARGIN_S = 0.3
+
+#: An nvidia-smi that was killed in D state is left behind after so long (seconds).
+ABANDON_S = 0.5
 
 #: Messages that any rule looks at; the rest of a ring of thousands of lines stays in the child.
 _OF_INTEREST = pattern(
@@ -48,24 +53,26 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> F
     patience_s = max(deadline_s - MARGIN_S, 0.1)
     scratch = [at_node(path, node) for path in settings.gate.nvme_dirs] if want.storage else []
     lustre = [at_node(path, node) for path in settings.gate.lustre_mounts] if want.storage else []
-    works: dict[str, Callable[[], bytes]] = {
-        "smi": lambda: _ask_smi(root, patience_s),
-        "host": lambda: json.dumps(_host(root)).encode(),
-        "clock": lambda: json.dumps(_clock(root)).encode(),
-    }
-    if want.processes:
-        works["processes"] = lambda: _ask_processes(root, patience_s)
+    works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root)).encode()}
     for path in scratch:
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
     for path in lustre:
         works[f"lustre {path}"] = lambda path=path: json.dumps(_mount(path)).encode()  # type: ignore[misc]
-    raw = command.call_all_bounded(works, timeout_s=deadline_s)
+    # A program is a child by itself and runs while the others do: a child of ours between costs three times what it does.
+    cards = _Question(root, _fields(smi.QUERY + smi.QUERY_NEW), patience_s)
+    pids = (
+        _Question(root, ("--query-compute-apps=pid", "--format=csv,noheader"), patience_s) if want.processes else None
+    )
+    try:
+        raw = command.call_all_bounded(works, timeout_s=deadline_s)
+    finally:
+        asked, listed = cards.answer(), pids.answer() if pids is not None else None
     answers = {name: _loads(answer) for name, answer in raw.items()}
     host = answers["host"] or {}
     kernel = host.get("kernel")
     return Facts(
-        smi=_smi_of(answers["smi"], deadline_s),
-        compute_pids=_pids_of(answers.get("processes")),
+        smi=_smi_of(asked and _asked_again(root, asked, cards.left_s()), cards.seconds),
+        compute_pids=_pids_of(listed),
         kernel=None
         if kernel is None
         else tuple(line for r in kernel if (line := kernel_log.parse_line(r)) is not None),
@@ -76,7 +83,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> F
         mounts=None if host.get("mounts") is None else tuple(host["mounts"]),
         scratch=tuple(_probe_of(path, answers[f"scratch {path}"], deadline_s) for path in scratch),
         lustre=tuple(_probe_of(path, answers[f"lustre {path}"], deadline_s) for path in lustre),
-        clock_synchronised=answers["clock"],
+        clock_synchronised=host.get("clock"),
         instance_type=settings.site.instance_type
         if settings.site.instance_type != "auto"
         else str(host.get("type", "")),
@@ -95,46 +102,57 @@ def _smi_env() -> dict[str, str]:
     return command.clean_env(**({_LAB: os.environ[_LAB]} if _LAB in os.environ else {}))
 
 
-def _ask_smi(root: str, timeout_s: float) -> bytes:
-    """Run the query, again without the newest fields where this driver does not know them; `absent` where there is none."""
-    started = time.monotonic()
-    for fields in (smi.QUERY + smi.QUERY_NEW, smi.QUERY):
-        argv = [command.smi_path(root), f"--query-gpu={','.join(fields)}", "--format=csv"]
-        try:
-            left_s = max(timeout_s - (time.monotonic() - started), 0.05)
-            ran = command.run(argv, timeout_s=left_s, env=_smi_env(), max_output_bytes=1 << 20)
-        except CommandNotFoundError:
-            return json.dumps({"absent": True}).encode()
-        if "not a valid field" not in ran.stdout + ran.stderr:
-            break
-    seconds = time.monotonic() - started
-    return json.dumps({**ran._asdict(), "seconds": seconds}).encode()
+class _Question:
+    """One question to nvidia-smi, which runs from here on."""
+
+    def __init__(self, root: str, arguments: Sequence[str], patience_s: float) -> None:
+        self._began, self._patience_s, self.seconds = time.monotonic(), patience_s, 0.0
+        self._child = None
+        with contextlib.suppress(CommandNotFoundError):
+            self._child = command.start([command.smi_path(root), *arguments], env=_smi_env())
+
+    def left_s(self) -> float:
+        """Return how long (seconds) it may still take; what has ended by then is read in any case."""
+        return max(self._patience_s - (time.monotonic() - self._began), 0.1)
+
+    def answer(self) -> Result | None:
+        """Wait for what it says; None where there is no such program."""
+        if self._child is None:
+            return None
+        said = command.finish(self._child, timeout_s=self.left_s(), max_output_bytes=1 << 20, abandon_s=ABANDON_S)
+        self.seconds = time.monotonic() - self._began
+        return said
 
 
-def _smi_of(answer: dict[str, Any] | None, deadline_s: float) -> Smi | None:
+def _fields(names: Sequence[str]) -> tuple[str, str]:
+    return f"--query-gpu={','.join(names)}", "--format=csv"
+
+
+def _asked_again(root: str, said: Result, left_s: float) -> Result:
+    """Return an answer, asked for again without the newest fields where this driver does not know them."""
+    if "not a valid field" not in said.stdout + said.stderr:
+        return said
+    argv = [command.smi_path(root), *_fields(smi.QUERY)]
+    return command.run(argv, timeout_s=left_s, env=_smi_env(), max_output_bytes=1 << 20)
+
+
+def _smi_of(ran: Result | None, seconds: float) -> Smi | None:
     """Return the parsed answer; None where there is no nvidia-smi here at all."""
-    if answer is None:
-        return Smi(complete=False, exit_code=None, timed_out=True, elapsed_s=deadline_s)
-    if answer.get("absent"):
+    if ran is None:
         return None
-    parsed = smi.parse_csv(str(answer["stdout"]))
-    said = "\n".join(part for part in (parsed.said, str(answer["stderr"]).strip()) if part)
+    parsed = smi.parse_csv(ran.stdout)
+    said = "\n".join(part for part in (parsed.said, ran.stderr.strip()) if part)
     return parsed._replace(
-        exit_code=answer["returncode"],
-        timed_out=bool(answer["timed_out"]),
-        elapsed_s=round(float(answer["seconds"]), 3),
-        complete=parsed.complete and not answer["timed_out"],
+        exit_code=ran.returncode,
+        timed_out=ran.timed_out,
+        elapsed_s=round(seconds, 3),
+        complete=parsed.complete and not ran.timed_out,
         said=said,
     )
 
 
-def _ask_processes(root: str, timeout_s: float) -> bytes:
-    argv = [command.smi_path(root), "--query-compute-apps=pid", "--format=csv,noheader"]
-    ran = command.run(argv, timeout_s=timeout_s, env=_smi_env(), max_output_bytes=1 << 20)
-    return json.dumps([line.strip() for line in ran.stdout.splitlines()] if ran.ok else None).encode()
-
-
-def _pids_of(lines: Sequence[str] | None) -> tuple[int, ...] | None:
+def _pids_of(said: Result | None) -> tuple[int, ...] | None:
+    lines = [line.strip() for line in said.stdout.splitlines()] if said is not None and said.ok else None
     if lines is None or any(not line.isdigit() for line in lines if line):
         return None
     return tuple(int(line) for line in lines if line)
@@ -152,6 +170,7 @@ def _host(root: str) -> dict[str, Any]:
         "mounts": _mounts(root),
         # On Nitro the DMI product name is the instance type; elsewhere it names a server, which no table has.
         "type": _first_line(root, "sys/class/dmi/id/product_name"),
+        "clock": _clock(root),
     }
 
 
@@ -216,8 +235,10 @@ def _clock(root: str) -> bool | None:
     """Say whether the kernel's clock is disciplined, whichever daemon does it (adjtimex(2), STA_UNSYNC)."""
     if root != "/":
         return _lab_clock(root)
-    import ctypes  # here: costs 10 ms, and only this child needs it
-
+    try:
+        import ctypes  # here: costs 10 ms, and only this child needs it
+    except ImportError:
+        return None
     # struct timex of a 64-bit Linux: modes, then four longs, then the int `status` at byte 40; 208 bytes in all.
     buffer = (ctypes.c_byte * 256)()
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(buffer)) < 0:
