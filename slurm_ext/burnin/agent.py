@@ -270,8 +270,7 @@ class Agent:
             self._hub.stop_listening()
             self._leader = None
             self._inbox.clear()
-        self._station.abandon()
-        self._place.begin_anew()
+        self._place.begin_anew(others=self._station.abandon())
 
     def _yield_to(self, other: str, now: float) -> None:
         """Follow another leader, and tell those that followed us."""

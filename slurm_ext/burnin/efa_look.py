@@ -57,9 +57,10 @@ class EfaLook:
         answer = call_bounded(counts, timeout_s=COUNTERS_S)
         return json.loads(answer) or None if answer else None
 
-    def begin(self) -> None:
-        """Count from now on: for workers that start anew, whose logs are others."""
-        self._seen.update(self._logs())
+    def begin(self, *, others: bool) -> None:
+        """Count from now on. `others`: workers start anew, so what the logs that are there say is none of theirs."""
+        if others:
+            self._seen.update(self._logs())
         self._before = self._read()
 
     def _logs(self) -> list[str]:

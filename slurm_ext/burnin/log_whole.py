@@ -34,16 +34,18 @@ def missing(log: Log, *, nodes: int, ranks: int, partial: bool) -> list[tuple[st
         return [("node", "no channel between nodes was set up: nothing was sent, and GPUDirect is not proven")]
     if partial or not log.processes:
         return []
-    largest = max(p.ranks or 0 for p in log.processes)
-    seen = {rank for p in log.processes if p.ranks == largest for rank in p.seen}
-    if largest and len(seen) < max(largest, ranks):
-        return [("node", f"of {max(largest, ranks)} ranks only {len(seen)} have a word in the log")]
+    sizes = {size for p in log.processes for size, _ in p.seen}
+    # Workers live on, so their logs have earlier and perhaps larger communicators, too.
+    size = ranks if ranks in sizes else max(sizes, default=0)
+    seen = {rank for p in log.processes for its_size, rank in p.seen if its_size == size}
+    if size and len(seen) < max(size, ranks):
+        return [("node", f"of {max(size, ranks)} ranks only {len(seen)} have a word in the log")]
     return [*_unlike(by_node), *_halves(log)]
 
 
 def _unlike(by_node: dict[str, list[Process]]) -> list[tuple[str, str]]:
     """Return which nodes lack a kind of line that others with as many ranks have."""
-    counts = {node: sum(len(p.seen) for p in processes) for node, processes in by_node.items()}
+    counts = {node: len({rank for p in ps for size, rank in p.seen if size == p.ranks}) for node, ps in by_node.items()}
     whole = {node: ps for node, ps in by_node.items() if counts[node] == max(counts.values())}
     lacking: dict[str, list[str]] = {}
     for what, has in _KINDS:

@@ -36,6 +36,9 @@ _CONNECTED = pattern(r"Connected all rings.* GDR ([01])\b")
 _CUDA = pattern(r"(?:Cuda|CUDA) failure (\d+)? ?'?([^']*)")
 _REMOTE = pattern(r"(?:closed by remote peer|remote peer) ([A-Za-z0-9][\w.-]*)<")
 
+#: Of one process; a hostile log names any number.
+_SEEN_MAX = 4096
+
 #: Warnings are kept for the report, so many of one process.
 _WARNINGS_MAX = 5
 
@@ -47,7 +50,9 @@ class Process(NamedTuple):
     pid: int
     rank: int | None = None
     ranks: int | None = None
-    seen: tuple[int, ...] = ()  # all its ranks of the largest communicator: one process may drive several GPUs
+    seen: tuple[
+        tuple[int, int], ...
+    ] = ()  # size of each communicator and a rank in it: a process may have many of both
     version: str = ""
     networks: tuple[str, ...] = ()
     provider: str = ""
@@ -189,10 +194,10 @@ def _take(facts: dict[str, Any], text: str) -> None:
 def _rank(facts: dict[str, Any], rank: int, ranks: int) -> None:
     """Take a rank: communicators that were split off are smaller, and number anew."""
     facts.setdefault("rank", rank)
-    if ranks > facts.get("ranks", 0):
-        facts["ranks"], facts["seen"] = ranks, {}
-    if ranks == facts["ranks"]:
-        facts["seen"][rank] = None
+    facts["ranks"] = max(ranks, facts.get("ranks", 0))
+    seen = facts.setdefault("seen", {})
+    if len(seen) < _SEEN_MAX:
+        seen[ranks, rank] = None
 
 
 def is_efa_provider(name: str) -> bool:

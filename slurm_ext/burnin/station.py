@@ -223,14 +223,16 @@ class Station:
                     self._workers.kill(gpu)
                     self._report(RankReport(self._rank(gpu), self._node, gpu, HANG, "", phase, step, "killed"))
 
-    def abandon(self) -> None:
-        """Forget the round that runs: who ordered it is gone. Its workers are in the library with partners that are gone, too."""
+    def abandon(self) -> bool:
+        """Forget the round that runs: who ordered it is gone. Its workers are in the library with partners that are gone, too,
+        so others take their place; say whether there was such a round."""
         if not self.busy:
-            return
+            return False
         self._round = -1
         for gpu in range(self._gpus):
             self._workers.kill(gpu)
             self._start(gpu)
+        return True
 
     def _trouble(self) -> None:
         if not self._troubled:

@@ -88,12 +88,12 @@ class Workplace:
             self._prove_round = int(message["round"])
             if str(message.get("mnnvl", "")) != self._mnnvl:
                 self._mnnvl = str(message.get("mnnvl", ""))
-                self.begin_anew()
+                self.begin_anew(others=True)
 
-    def begin_anew(self) -> None:
-        """Take that the workers of the next round are others, and so are their logs."""
+    def begin_anew(self, *, others: bool) -> None:
+        """Take that a new round begins, and whether its workers are others, and so are their logs."""
         if self._efa is not None:
-            self._efa.begin()
+            self._efa.begin(others=others)
 
     def read(self, gpu: int) -> tuple[list[dict[str, Any]], str]:
         """Return what a worker said, and how it ended (empty: it lives)."""

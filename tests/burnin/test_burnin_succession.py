@@ -246,6 +246,26 @@ def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make,
     assert {o.culprits for o in outcomes.values()} == {()}
 
 
+def test_a_leader_lost_while_a_late_node_is_awaited_takes_no_proof_along(make_cluster: Make) -> None:
+    """The workers of the others live on, and so do their logs, which prove their transport to the next leader."""
+    cluster = make_cluster(4, transport="efa", rendezvous_s=3.0, late_s=25.0)
+    for name in cluster.nodes:
+        cluster.efa_counters(name, 32)
+        cluster.hardware(name, efa=32)
+    hooks = Hooks(cluster, late_s=25.0)
+    for name in cluster.nodes[:3]:
+        hooks.start(name)
+    until(lambda: hooks.progress("n0") == "all", 20.0)
+    until(lambda: hooks.progress("n0") == "waiting", 20.0)  # for the fourth
+    os.kill(wait_for_agent(cluster, "n0", workers=2)[0], signal.SIGKILL)
+    hooks.start("n3")
+    outcomes = hooks.results()
+    others = [outcomes[name] for name in cluster.nodes[1:]]
+    assert {o.verdict.rule for o in others} == {"burnin.peer-absent"}, (outcomes, cluster.log())
+    assert {tuple(o.measured["absent"]) for o in others} == {("n0",)}
+    assert {o.culprits for o in others} == {()}
+
+
 def test_a_frozen_leader_that_wakes_does_not_think_that_all_others_are_gone(make_cluster: Make) -> None:
     cluster = make_cluster(4, sustain_s=4.0, deadline_s=40.0)
     hooks = Hooks(cluster, late_s=0.0)
