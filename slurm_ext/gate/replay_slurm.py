@@ -110,7 +110,7 @@ def _read(role: str, text: str, command: str) -> View:
 def _run(case: Case, command: str, views: dict[str, View]) -> list[Trouble]:
     """Return what the way the command ended says."""
     context = case.context
-    silent = not any(view.nodes or view.jobs or view.troubles for view in views.values())
+    silent = not any(view.nodes or view.jobs or view.troubles or view.answered for view in views.values())
     if context.get("timed_out"):
         return [Trouble("no-answer", "the command was ended before it had said everything")]
     said = _said(case.texts.get("stderr", ""), command)
@@ -155,6 +155,8 @@ def _expand(text: str) -> list[str]:
 def _sinfo(text: str, command: str) -> View:
     table = slurm_table.read(text, command=command, is_state=states.is_node_word)
     troubles = [Trouble("output-cut", f"no row of sinfo: {line[:200]}") for line in table.unread[:1]]
+    # It prints its header after the controller has answered, and with -R no node that takes jobs.
+    answered = "REASON" in table.names and "STATE" not in table.names
     nodes: dict[str, NodeView] = {}
     for row in table.rows:
         names = _expand(row.get("NODELIST") or row.get("HOSTNAMES") or row.get("NODE") or "")
@@ -171,7 +173,7 @@ def _sinfo(text: str, command: str) -> View:
             nodes.setdefault(node.name, node)
         if not seen and slurm_node_rules.judge([NodeView("?", state, reason)]):
             troubles.append(Trouble("nodes-unnamed", f"nodes are {word}, and the answer does not name them"))
-    return View(nodes=tuple(nodes.values()), troubles=tuple(troubles))
+    return View(nodes=tuple(nodes.values()), troubles=tuple(troubles), answered=answered)
 
 
 def _squeue(text: str, command: str) -> View:

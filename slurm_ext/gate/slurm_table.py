@@ -25,6 +25,7 @@ class Table(NamedTuple):
     rows: tuple[Row, ...] = ()
     unread: tuple[str, ...] = ()
     narrow: bool = False
+    names: tuple[str, ...] = ()  # of the header, where there is one
 
 
 _SQUEUE_SPECS: Mapping[str, str] = {
@@ -86,7 +87,7 @@ def read(text: str, *, command: str = "", is_state: Callable[[str], bool]) -> Ta
     if header is not None:
         names, separator = header
         spans = [(found.start(), found.end()) for found in _NAMES.finditer(lines[0])]
-        return _by_columns(lines[1:], names, separator, is_state, spans)
+        return _by_columns(lines[1:], names, separator, is_state, spans)._replace(names=tuple(names))
     names, separator = _format(command)
     if names:
         return _by_columns(lines, names, separator, is_state, [])

@@ -51,6 +51,7 @@ class View(NamedTuple):
     jobs: tuple[JobView, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     told_at_s: float | None = None
+    answered: bool = False  # the controller answered, though nothing is told: `sinfo -R` of a cluster without faults
 
 
 def something(text: str) -> str:

@@ -413,6 +413,14 @@ def test_sinfo_reasons_cut_by_their_column():
     assert told({}, sinfo=text) == ("fail", sorted([*drains, ("node:gpu-5", "none")]))
 
 
+def test_sinfo_that_lists_no_reason_has_answered():
+    assert told({"exit_code": 0}, sinfo="REASON               USER      TIMESTAMP           NODELIST\n") == NOTHING
+    assert told({"exit_code": 0}, sinfo="PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\n") == (
+        "unknown",
+        [("node", "none")],
+    )
+
+
 def test_a_long_sinfo_begins_with_a_date_and_cuts_its_words():
     text = (
         "Thu Jun 11 03:21:00 2026\n"
