@@ -90,7 +90,9 @@ def _read_key(path: str) -> Key:
         raise
     with os.fdopen(descriptor, "rb") as stream:
         state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode) or state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o077:
+        if not stat.S_ISREG(state.st_mode):
+            raise UntrustedFileError(f"{path} is no regular file", remedy="Remove it")
+        if state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o077:
             raise UntrustedFileError(
                 f"{path} is not for root's eyes alone",
                 remedy=f"Make a new key: others may know it; else chmod 0600 {path}",

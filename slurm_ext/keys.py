@@ -77,14 +77,24 @@ def create(folder: str, *, dry_run: bool = False) -> Change:
 
 
 def rotate(folder: str, *, dry_run: bool = False) -> Change:
-    """Make a new key and keep the newest one beside it; older ones go. Raise UsageError where there is none yet."""
+    """Make a new key beside the one in use. Raise UsageError where there is none yet, or another rotation is not ended.
+
+    Only two are valid, so a third would take away the one that nodes hold which were not reached since the last rotation.
+    """
     with _locked(folder, dry_run):
         keys = read_keys(folder)
         if not keys:
             raise UsageError(f"there is no key in {folder} yet", remedy="`fmslurm key create`")
-        if not dry_run and 0 <= time.time() - keys[0].created < 1.0:
-            time.sleep(1.0)  # certificates count in whole seconds, and the new one must be the newer one
         stay, go = keys[: VALID_KEYS - 1], keys[VALID_KEYS - 1 :]
+        now = time.time()
+        if any(now < key.expires for key in go):
+            raise UsageError(
+                f"{keys[0].id} is new beside {go[0].id}: nodes that hold the older one alone would have none in common with "
+                "the rest",
+                remedy="When every node has the new one: `fmslurm key rotate --finish`, then rotate again",
+            )
+        if not dry_run and 0 <= now - keys[0].created < 1.0:
+            time.sleep(1.0)  # certificates count in whole seconds, and the new one must be the newer one
         return _apply(folder, Change(() if dry_run else (_new(folder),), stay, go), dry_run)
 
 

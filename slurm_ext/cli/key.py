@@ -77,13 +77,13 @@ def rotate(folder: str, finish: bool, dry_run: bool, reason: str, as_json: bool)
 
 
 @key.command()
-@click.argument("source", metavar="DIR")
+@click.argument("source", metavar="SOURCE")
 @FOLDER
 @DRY_RUN
 @REASON
 @AS_JSON
 def sync(source: str, folder: str, dry_run: bool, reason: str, as_json: bool) -> None:
-    """Make this machine hold exactly the keys in DIR, a folder that only root may read: for a node's boot script or image."""
+    """Make this machine hold exactly the keys in the folder SOURCE, which only root may read: for a boot script or an image."""
 
     def copy(own: str, *, dry_run: bool) -> keys.Change:
         return keys.sync(own, source, dry_run=dry_run)
@@ -119,7 +119,7 @@ def _do(verb: str, work: Callable[..., keys.Change], folder: str, dry_run: bool,
         for one in some:
             click.echo(f"{'would be ' if dry_run else ''}{word}: {one.id}")
     if verb in ("create", "rotate") and not dry_run:
-        click.echo(f"Bring {folder} to every node, readable by root alone, and run `fmslurm key sync DIR` there")
+        click.echo(f"Bring {folder} to every node, readable by root alone, and run `fmslurm key sync SOURCE` there")
     if verb == "rotate" and not dry_run:
         click.echo("Once every node has it: `fmslurm key rotate --finish`, and bring the folder to the nodes again")
 

@@ -62,6 +62,8 @@ def test_a_nodes_folder_follows(site: Path) -> None:
     node = f"{site}/node/keys"
     assert "new:" in key(site, "sync", f"{site}/state/keys", "--dir", node).stdout
     assert os.listdir(node) == os.listdir(f"{site}/state/keys")
+    usage = key(site, "sync", "--help").stdout
+    assert ("SOURCE" in usage.splitlines()[0], usage.count(" DIR")) == (True, 1), "two folders, two names"
     missing = key(site, "sync", f"{site}/nowhere", "--dir", node)
     assert (missing.returncode, missing.stdout) == (2, "")
 

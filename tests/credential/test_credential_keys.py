@@ -50,12 +50,24 @@ def test_two_are_valid_at_once_and_the_newest_comes_first(folder: str) -> None:
     (second,) = change.added
     assert (change.kept, change.removed) == ((first,), ())
     assert KeyAuthenticator(folder).ids() == (second.id, first.id)
-    change = keys.rotate(folder)
-    assert (change.kept, change.removed) == ((second,), (first,))
-    assert len(files(folder)) == 2
     change = keys.finish(folder)
-    assert change.removed == (second,)
-    assert [key.id for key in credential_tls.read_keys(folder)] == [change.kept[0].id]
+    assert (change.kept, change.removed) == ((second,), (first,))
+    assert [key.id for key in credential_tls.read_keys(folder)] == [second.id]
+
+
+def test_a_rotation_that_is_not_ended_is_not_begun_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may hold the older key alone: a third one would push it out."""
+    (first,) = keys.create(folder).added
+    (second,) = keys.rotate(folder).added
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=f"{second.id} is new beside {first.id}.*--finish"):
+            keys.rotate(folder, dry_run=dry_run)
+    assert KeyAuthenticator(folder).ids() == (second.id, first.id)
+    # One that has expired serves no node any more.
+    monkeypatch.setattr("slurm_ext.keys.VALID_KEYS", 1)
+    monkeypatch.setattr("slurm_ext.keys.time.time", lambda: second.expires + 1)
+    change = keys.rotate(folder, dry_run=True)
+    assert change.removed == (second, first)
 
 
 def test_a_dry_run_changes_nothing(folder: str, tmp_path: Path) -> None:
@@ -122,7 +134,7 @@ def test_links_pipes_and_a_linked_folder_are_refused(folder: str, tmp_path: Path
         KeyAuthenticator(folder)
     os.unlink(key.path)
     os.mkfifo(key.path, 0o600)
-    with pytest.raises(UntrustedFileError):
+    with pytest.raises(UntrustedFileError, match="is no regular file"):
         KeyAuthenticator(folder)
     os.unlink(key.path)
     os.rename(elsewhere, key.path)
