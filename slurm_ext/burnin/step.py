@@ -22,10 +22,18 @@ def job_of_step(
         job_id = f"{int(environ['SLURM_JOB_ID'])}_{int(environ['SLURM_STEP_ID'])}"
         node = environ["SLURMD_NODENAME"]
         gpus = gpus or int(environ.get("SLURM_GPUS_ON_NODE") or 0)
+        tasks = int(environ.get("SLURM_STEP_NUM_TASKS") or len(nodes))
+        place = int(environ.get("SLURM_LOCALID") or 0)
     except (KeyError, ValueError) as exc:
         raise UsageError(
             f"this is no step of a job: {exc}", remedy="srun -N4 --ntasks-per-node=1 ... fmslurm burnin run --in-job"
         ) from exc
+    if tasks != len(nodes) or place:
+        # Two agents of one node would share its note and folder, and each take the node for the whole of its part.
+        raise UsageError(
+            f"this step has {tasks} tasks on {len(nodes)} nodes, the burn-in is one on each",
+            remedy="srun --ntasks-per-node=1 ... fmslurm burnin run --in-job",
+        )
     if not gpus:
         raise UsageError("this step has no GPUs", remedy="Ask for them: --gpus-per-node=8, or say --gpus 8")
     if node not in nodes:

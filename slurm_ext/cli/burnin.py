@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import secrets
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -22,13 +27,19 @@ from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import config_path
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings
-from slurm_ext.errors import EXIT_FINDING, EXIT_LACKING, EXIT_OK, LackingError, UsageError
+from slurm_ext.errors import EXIT_FINDING, EXIT_LACKING, EXIT_OK, CommandNotFoundError, LackingError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError, expand, fold
 from slurm_ext.verdict import FAIL, UNKNOWN, one_line
 
 #: Beyond the burn-in's own deadline: srun waits for nodes, starts the step, and collects it.
 STEP_EXTRA_S = 90.0
+
+#: Above what any configuration comes to by itself.
+DEADLINE_MAX_S = 14_400
+
+#: How long (seconds) Slurm may take to tell of a job of ours that did not answer, and to cancel it.
+CANCEL_S = 10.0
 
 
 @click.group(invoke_without_command=True)
@@ -39,18 +50,27 @@ def burnin(context: click.Context) -> None:
         context.invoke(history_)
 
 
+class Figure(click.FloatRange):
+    """A number within bounds; click itself lets nan through, which is within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or end with what is wrong."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{found} is not in the range {self.min:g}<=x<={self.max:g}.", param, ctx)
+        return found
+
+
 @burnin.command()
 @click.argument("nodes", default="", required=False)
 @click.option("-w", "--nodelist", default="", help="the same as NODES")
 @click.option("-p", "--partition", default="", help="partition of that job")
 @click.option("--gpus", default=0, type=click.IntRange(0, 64), help="GPUs of each node (default: what the job has; 8)")
-@click.option(
-    "--deadline", default=0.0, type=click.FloatRange(0, 7200), help="seconds (default: by burnin.deadline_s and nodes)"
-)
+@click.option("--deadline", type=Figure(1, DEADLINE_MAX_S), help="seconds (default: by burnin.deadline_s and nodes)")
 @click.option("--strict", is_flag=True, help="a minute of traffic, with clocks, heat and retransmits looked at")
 @click.option("--survey", is_flag=True, help="measure all nodes and pairs, judge nothing, and print floors")
 @click.option(
-    "--gap", default=floors.LAB_GAP, type=click.FloatRange(1, 100), help="floors are what was measured, divided by this"
+    "--gap", default=floors.LAB_GAP, type=Figure(1, 100), help="floors are what was measured, divided by this"
 )
 @click.option("--in-job", is_flag=True, help="be one node's part, inside a step with one task on each node")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
@@ -59,7 +79,7 @@ def run(
     nodelist: str,
     partition: str,
     gpus: int,
-    deadline: float,
+    deadline: float | None,
     strict: bool,
     survey: bool,
     gap: float,
@@ -100,7 +120,7 @@ def _known(settings: Settings, text: str) -> dict[str, bool]:
 
 
 def _in_job(
-    settings: Settings, *, gpus: int, deadline_s: float, strict: bool, survey: bool, gap: float, as_json: bool
+    settings: Settings, *, gpus: int, deadline_s: float | None, strict: bool, survey: bool, gap: float, as_json: bool
 ) -> int:
     """Be one node's part; the first node speaks for all."""
     if os.geteuid() != 0:
@@ -125,9 +145,9 @@ def _through_srun(
     settings: Settings, nodes: Mapping[str, bool], partition: str, gpus: int, deadline_s: float, more: list[str]
 ) -> Outcome:
     """Run the same command as a step of a new exclusive job on the nodes, and return its outcome."""
-    srun = os.path.join(settings.site.slurm_bin, "srun") if settings.site.slurm_bin else "srun"
-    argv = [srun, "--quiet", "--exclusive", f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}", "--ntasks-per-node=1"]
-    argv += ["--job-name=fmslurm-burnin", "--kill-on-bad-exit=0", "--chdir=/"]
+    name = f"fmslurm-burnin-{secrets.token_hex(4)}"
+    argv = [_program(settings, "srun"), "--quiet", "--exclusive", f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}"]
+    argv += ["--ntasks-per-node=1", f"--job-name={name}", "--kill-on-bad-exit=0", "--chdir=/"]
     # Nodes whose GPUs Slurm does not know (yet) refuse a request for them; the job has whole nodes in any case.
     if all(nodes.values()):
         argv += [f"--gpus-per-node={gpus}"]
@@ -139,14 +159,53 @@ def _through_srun(
     env = command.clean_env(**({"SLURM_CONF": settings.site.slurm_conf} if settings.site.slurm_conf else {}))
     if path := config_path():
         env["FMSLURM_CONFIG"] = path
-    result = command.run(argv, timeout_s=deadline_s + STEP_EXTRA_S, env=env)
+    with _nothing_left(settings, name, env) as left:
+        result = command.run(argv, timeout_s=deadline_s + STEP_EXTRA_S, env=env)
+        left.ended = not result.timed_out
     for line in result.stdout.splitlines():
         try:
             return outcome_from_json(json.loads(line))
         except ValueError:
             continue
+    if left.state == "PENDING":
+        raise LackingError(
+            f"the nodes did not come free within {result.seconds:.0f} s, and the job is cancelled",
+            remedy=f"See who has them: squeue -w {fold(nodes)}",
+        )
     said = one_line(result.stderr.strip().splitlines()[-1] if result.stderr.strip() else result.words())
     raise LackingError(f"no outcome from the nodes: {said}", remedy="Are all of them idle? sinfo -N")
+
+
+class _Left:
+    """Whether the job of ours has ended by itself, and what Slurm says of it where it has not."""
+
+    ended = False
+    state = ""
+
+
+@contextlib.contextmanager
+def _nothing_left(settings: Settings, name: str, env: Mapping[str, str]) -> Iterator[_Left]:
+    """Cancel the job of that name unless it has ended, whatever ends us: it would take its nodes with nobody listening."""
+    left = _Left()
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield left
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if not left.ended:
+            with contextlib.suppress(CommandNotFoundError):
+                asked = [_program(settings, "squeue"), "-h", f"--name={name}", "-o", "%T"]
+                left.state = command.run(asked, timeout_s=CANCEL_S, env=env).stdout.strip()
+                command.run([_program(settings, "scancel"), f"--name={name}"], timeout_s=CANCEL_S, env=env)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _program(settings: Settings, name: str) -> str:
+    return os.path.join(settings.site.slurm_bin, name) if settings.site.slurm_bin else name
 
 
 def _ourselves() -> list[str]:

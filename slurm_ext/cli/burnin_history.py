@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from slurm_ext.aws import catalogue
 from slurm_ext.burnin import history, history_line, picture, rules, thresholds
 from slurm_ext.burnin.picture_svg import to_html, to_svg
 from slurm_ext.burnin.picture_text import to_text
@@ -120,7 +121,8 @@ def read_lines(settings: Settings, *, since: float = 0.0) -> list[Line]:
     lines = history.read_shared(settings.site.share, since=since, max_bytes=READ_MAX_BYTES, timeout_s=READ_S)
     known = {(line.get("job"), line.get("node")) for line in lines}
     name = os.environ.get("SLURMD_NODENAME") or machine_name()
-    for line in history.read_local(at_node(settings.site.state_dir, name)):
+    own = at_node(settings.site.state_dir, name)
+    for line in history.read_local(own, refused=lambda why: click.echo(f"left out: {why}", err=True)):
         # The share has the same line once more, where it could be reached.
         if history_line.time_of(line) >= since and (line.get("job"), line.get("node")) not in known:
             lines.append(line)
@@ -159,8 +161,9 @@ def thresholds_(instance_type: str, as_json: bool) -> None:
     """What a burn-in is judged by at this site: its own floors, the table's, the fleet's medians, and what would be flagged."""
     settings, now = site_settings(), time.time()
     burnin = settings.burnin
-    instance_type = instance_type or (settings.site.instance_type if settings.site.instance_type != "auto" else "")
     lines = read_lines(settings, since=now - burnin.history_d * DAY_S)
+    _check_type(instance_type, lines)
+    instance_type = instance_type or (settings.site.instance_type if settings.site.instance_type != "auto" else "")
     known = {k: f for k, f in fleets(lines, burnin, now).items() if instance_type in ("", k.instance_type)}
     runs = [run for run in _runs(lines) if instance_type in ("", run.key.instance_type)]
     flagged = [
@@ -200,6 +203,16 @@ def thresholds_(instance_type: str, as_json: bool) -> None:
         say_json(data)
     else:
         _say_thresholds(data, burnin)
+
+
+def _check_type(instance_type: str, lines: Sequence[Line]) -> None:
+    """Raise UsageError for a type that neither the catalogue nor any run knows: an empty table would look like an answer."""
+    types = {row.instance_type for row in rules.FLOORS} | {run.key.instance_type for run in _runs(lines)}
+    if instance_type and instance_type not in types and catalogue.find(instance_type) is None:
+        raise UsageError(
+            f"no instance type {one_line(instance_type, 80)} is known, and no run was on one",
+            remedy=f"There are {', '.join(sorted(types - {''}))}",
+        )
 
 
 def _is_used(burnin: Burnin) -> bool:

@@ -56,3 +56,15 @@ def test_a_step_is_a_job_of_its_own() -> None:
 def test_outside_a_step_it_says_what_to_do(missing: str) -> None:
     with pytest.raises(UsageError):
         job_of_step({k: v for k, v in STEP.items() if k != missing}, Settings(), gpus=0, instance_type="", uid=0)
+
+
+@pytest.mark.parametrize(
+    "more", [{"SLURM_STEP_NUM_TASKS": "6"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"SLURM_LOCALID": "1"}], ids=str
+)
+def test_a_step_with_more_or_fewer_tasks_than_nodes_is_refused(more: dict[str, str]) -> None:
+    """Two agents of one node share its note and folder: two nodes came out as "8 ranks on 1 node" once."""
+    with pytest.raises(UsageError, match="one on each"):
+        job_of_step({**STEP, **more}, Settings(), gpus=0, instance_type="", uid=0)
+    job_of_step(
+        {**STEP, "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "0"}, Settings(), gpus=0, instance_type="", uid=0
+    )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -252,3 +256,111 @@ def test_a_node_that_slurm_does_not_know_is_named_at_once(
     assert main(["burnin", "run", text]) == 2
     assert f"Slurm knows no node {word}" in capsys.readouterr().err
     assert not (programs / "argv").exists()
+
+
+# -- run: whatever ends it, no job of its stays ------------------------------------------------------------------------
+
+WAITING = """#!/bin/sh
+for word in "$@"; do printf '%s\\0' "$word"; done > "$(dirname "$0")/argv.new"
+mv "$(dirname "$0")/argv.new" "$(dirname "$0")/argv"
+exec sleep 60
+"""
+SQUEUE = """#!/bin/sh
+echo PENDING
+"""
+SCANCEL = """#!/bin/sh
+echo "$@" > "$(dirname "$0")/cancelled"
+"""
+
+
+@pytest.fixture
+def busy(programs: Path) -> Path:
+    """Nodes that do not come free: srun waits."""
+    for name, text in (("srun", WAITING), ("squeue", SQUEUE), ("scancel", SCANCEL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def test_a_job_that_does_not_start_in_time_is_cancelled_and_the_nodes_are_named(
+    busy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slurm_ext.cli.burnin.STEP_EXTRA_S", 0.2)
+    assert main(["burnin", "run", "x[008-009]", "--deadline", "1"]) == 3
+    err = capsys.readouterr().err
+    assert "did not come free" in err
+    assert "squeue -w x[008-009]" in err
+    name = option(argv(busy), "job-name")
+    assert len(name) > len("fmslurm-burnin-"), "no other run's job has this name"
+    assert (busy / "cancelled").read_text().split() == [f"--name={name}"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_job_whose_command_is_ended_is_cancelled(busy: Path, number: signal.Signals) -> None:
+    start = [sys.executable, "-m", "slurm_ext.cli", "burnin", "run", "x008"]
+    process = subprocess.Popen(start, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    give_up = time.monotonic() + 60
+    while not (busy / "argv").exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert process.wait(60) != 0
+    assert (busy / "cancelled").read_text().split() == [f"--name={option(argv(busy), 'job-name')}"]
+
+
+def test_a_job_that_ended_is_not_cancelled(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (programs / "scancel").write_text(SCANCEL)
+    (programs / "scancel").chmod(0o755)
+    said(capsys, "run", "x008")
+    assert not (programs / "cancelled").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[["--deadline", value] for value in ("nan", "inf", "-inf", "0", "0.001", "-1", "1e9", "x")],
+        *[["--survey", "--gap", value] for value in ("nan", "inf", "0", "1e9")],
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_is_none_is_a_usage_error(
+    programs: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["burnin", "run", "x008", *arguments]) == 2
+    assert "range" in (err := capsys.readouterr().err) or "valid float" in err
+    assert not (programs / "argv").exists()
+
+
+def test_a_deadline_that_the_configuration_comes_to_is_taken_on_the_nodes(
+    site: Site, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(site.config.read_text())
+    data["burnin"] = {"deadline_s": 3600, "strict_sustain_s": 3600}
+    site.config.write_text(json.dumps(data))
+    said(capsys, "run", "ip-10-0-[0000-0999]", "--strict")
+    deadline = option(argv(programs), "deadline")
+    assert float(deadline) > 7200
+    if os.geteuid() == 0:  # as a step of no job it ends, but not for its deadline
+        assert main(["burnin", "run", "--in-job", f"--deadline={deadline}"]) == 2
+        assert "no step of a job" in capsys.readouterr().err
+
+
+def test_thresholds_of_a_type_that_nobody_knows_are_a_usage_error(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.record("7", ["n0", "n1"], 350.0)
+    assert main(["burnin", "thresholds", "--type", "nosuch"]) == 2
+    err = capsys.readouterr().err
+    assert "no instance type nosuch" in err
+    assert "p5.48xlarge" in err
+    assert "310" not in said(capsys, "thresholds", "--type", "p5.4xlarge"), "known, without a floor"
+
+
+def test_a_history_that_others_may_write_is_left_out_and_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    job = BurninJob("c", "5", 0, ("here",), "here", 8, "p5.48xlarge")
+    outcome = Outcome(Verdict(PASS, (), "right", "burnin.all-nodes"), (), 350.0, 8, 9.0, {})
+    history.append(str(site.state), history_line.line_of(job, outcome, now=time.time(), message_bytes=1 << 30))
+    (site.state / history.NAME).chmod(0o666)
+    assert main(["burnin", "history"]) == 0
+    told = capsys.readouterr()
+    assert "c/5-0" not in told.out
+    assert f"{history.NAME} may be written by others" in told.err
