@@ -7,6 +7,7 @@ there to find, must show as a wrong result and not as a hang.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ WARM_LEAST, WARM_MOST = 2, 32
 #: end behind sustained traffic, which is left out where it could not last for SUSTAIN_LEAST_S.
 ITERATIONS_LEAST = 3
 END_LEAST_S, END_SHARE, SUSTAIN_LEAST_S = 0.5, 0.1, 0.1
+
+#: Slower than before by this factor is no jitter; a wait (seconds) longer than between two looks at what is awaited; and the
+#: least onset (seconds), since 0 means that the traffic was not sustained yet.
+SLOWER, STALL_S, ONSET_LEAST_S = 1.1, 0.05, 0.001
 
 #: Sustained traffic is cut into about so many batches; fewer all-reduces than FEW are queued without a vote.
 BATCHES, BATCH_MOST, FEW = 24, 128, 6
@@ -111,6 +116,33 @@ def enough(done: int, elapsed_us: float, seconds: float, batch_us: float) -> boo
     else:
         ends_us = (done + 2) * batch_us
     return ends_us + batch_us / 2 >= seconds * 1e6
+
+
+def slowest_part(medians: Sequence[float]) -> float:
+    """Return the median of all batches, or of the last quarter where that is more: what traffic came down to counts."""
+    quarter = len(medians) // 4
+    whole = median(medians)
+    return whole if quarter < 2 else max(whole, median(medians[-quarter:]))
+
+
+def onset(medians: Sequence[float], batch: int, usual_ms: float) -> float:
+    """Return after how many seconds traffic that was `usual_ms` each got slower for good; all of its time where it did not."""
+    most_ms = SLOWER * usual_ms
+    for index, batch_ms in enumerate(medians):
+        if batch_ms > most_ms and median(medians[index:]) > most_ms:
+            return max(ONSET_LEAST_S, sum(medians[:index]) * batch / 1e3)
+    return max(ONSET_LEAST_S, sum(medians) * batch / 1e3)
+
+
+def onset_by_clock(ends: Sequence[float], usual_ms: float) -> float:
+    """Return the same for traffic that did not come to its end; `ends` (seconds) are its start and the end of each all-reduce.
+
+    Ends are seen by looks that lie up to STALL_S apart, so only a longer wait says something; else it is the last one's.
+    """
+    for before, after in itertools.pairwise(ends):
+        if after - before > max(STALL_S, 2 * usual_ms / 1e3):
+            return max(ONSET_LEAST_S, before - ends[0])
+    return max(ONSET_LEAST_S, ends[-1] - ends[0])
 
 
 def drift(medians: Sequence[float]) -> float:

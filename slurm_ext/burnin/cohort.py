@@ -22,7 +22,7 @@ TROUBLE_GRACE_S = 0.3
 #: A round that could not last so long (seconds) is not begun.
 LEAST_S = 2.0
 
-#: Rounds of many nodes at once, which sustain traffic; the others look for a culprit and are short.
+#: Rounds of many nodes at once, whose traffic is sustained; in others, which look for a culprit, only where it showed there.
 SUSTAINED = ("all", "groups", "across")
 WHOLE = (*SUSTAINED, "again", "isolate")
 
@@ -190,7 +190,8 @@ class Cohort:
         elif step is not None:
             words = f"{failed[0].outcome} with all nodes, and no time was left to find the culprit"
             finding = Finding("burnin.deadline", "node", "warn", failed[0].evidence)
-            self.decision = Decision(Verdict(FAIL, (finding,), words, "burnin.deadline"))
+            suspects = plan.suspects(self.nodes, self._history, group_nodes=self._terms.group_nodes)
+            self.decision = Decision(Verdict(FAIL, (finding,), words, "burnin.deadline"), suspects=suspects)
         elif self.lost:
             self.decision = self._lost()
         else:
@@ -210,7 +211,7 @@ class Cohort:
         if step is None:
             self.decision = Decision(Verdict(PASS, (), "measured, not judged", "burnin.survey"))
         elif isinstance(step, Round):
-            if self._history and now + LEAST_S > self._deadline:
+            if self._history and now + LEAST_S + self._again_s() > self._deadline:
                 self._out_of_time()
             else:
                 self._start_round(step, now)
@@ -292,9 +293,10 @@ class Cohort:
         terms, way = self._terms, self._ways[0]
         first = not self._history
         self.number, self.kind, self._void = self.number + 1, step.kind, False
-        sustain_s = self._limits.sustain_s if step.kind in SUSTAINED else 0.0
+        # All together again is what the job may start on: no weaker than the first time.
+        sustain_s = self._limits.sustain_s if step.kind in (*SUSTAINED, "again") else self._again_s()
         whole_s = self._limits.whole_s - self._limits.sustain_s + sustain_s
-        limit_s = min(whole_s if step.kind in WHOLE else self._limits.group_s, self._deadline - now)
+        limit_s = min(whole_s if step.kind in WHOLE else self._limits.group_s + sustain_s, self._deadline - now)
         self._short = limit_s < whole_s and step.kind in WHOLE
         self._round_ends = now + limit_s
         self._running, self._group_of = [], {}
@@ -325,6 +327,12 @@ class Cohort:
                     },
                 )
         self._missing = len(self._group_of)
+
+    def _again_s(self) -> float:
+        """Return how long (seconds) rounds that look for a culprit sustain traffic: 0, unless it showed only in such."""
+        wholes = (done for done in self._history if done.kind in (*SUSTAINED, "again"))
+        failed = (group for done in wholes for group in done.groups if group.outcome != OK)
+        return rules.reproducing_s(max((group.onset_s for group in failed), default=0.0))
 
     def _floor(self, nodes: Sequence[str]) -> float:
         return self.floor_of(len(nodes))

@@ -22,17 +22,30 @@ from slurm_ext.burnin.model import (
     Suspect,
 )
 
+#: Sustained traffic below this share of the speed before it, or whose last quarter takes so much longer than its first, is
+#: worth a word: something heats up, or fills up.
+FALLEN, DRIFT_MOST = 0.9, 1.15
+
 
 def judge_group(
     nodes: Sequence[str], reports: Sequence[RankReport], *, message_bytes: int, floor_gbs: float
 ) -> GroupResult:
     """Return what a group showed. The worst rank decides; suspects are nodes that evidence of their own points at.
 
-    `floor_gbs` 0 means that nobody knows a floor: the speed is then reported and not judged.
+    `floor_gbs` 0 means that nobody knows a floor: the speed is then reported and not judged. The speed is that of the timed
+    all-reduces, or of the sustained traffic behind them where that was slower.
     """
+    result = _judged(nodes, reports, message_bytes, floor_gbs)
+    trouble = [report.onset_s for report in reports if report.state != OK]
+    # Whoever got as far as the sustained traffic tells when it went wrong; who died or was killed cannot.
+    return result._replace(onset_s=max(trouble)) if trouble else result
+
+
+def _judged(nodes: Sequence[str], reports: Sequence[RankReport], message_bytes: int, floor_gbs: float) -> GroupResult:
     states = Counter(report.state for report in reports)
     ranks = len(reports)
-    busbw = _busbw(reports, message_bytes)
+    busbw = _busbw([report.median_ms for report in reports], message_bytes, ranks)
+    lasting = _busbw([report.sustain_ms for report in reports], message_bytes, ranks)
     if states[WRONG]:
         return GroupResult(tuple(nodes), WRONG, busbw, ranks, *_wrong(reports))
     own = any(report.state == ERROR and report.cause != REMOTE for report in reports)
@@ -47,13 +60,34 @@ def judge_group(
     if floor_gbs > 0 and busbw < floor_gbs:
         word = f"busbw {busbw:.3g} GB/s, floor {floor_gbs:.3g}"
         return GroupResult(tuple(nodes), SLOW, busbw, ranks, evidence=(word,))
-    return GroupResult(tuple(nodes), OK, busbw, ranks, evidence=_jitter(reports), judged=floor_gbs > 0)
+    judged = GroupResult(tuple(nodes), OK, busbw, ranks, evidence=_jitter(reports), judged=floor_gbs > 0)
+    return judged if lasting is None else _sustained(judged, reports, lasting, floor_gbs)
 
 
-def _busbw(reports: Sequence[RankReport], message_bytes: int) -> float | None:
-    """Return busbw by the slowest rank's median; None where no rank finished a timed all-reduce."""
-    medians = [report.median_ms for report in reports if report.median_ms > 0]
-    return rules.busbw_gbs(message_bytes, max(medians) / 1e3, len(reports)) if medians else None
+def _sustained(judged: GroupResult, reports: Sequence[RankReport], lasting: float, floor_gbs: float) -> GroupResult:
+    """Return the result of a group that did well at first with what its sustained traffic showed (busbw in GB/s)."""
+    before = judged.busbw_gbs or 0.0
+    drift = max(report.drift for report in reports)
+    words = []
+    slow, fallen = lasting < floor_gbs, lasting < FALLEN * before
+    if slow:
+        words.append(f"busbw {lasting:.3g} GB/s in sustained traffic, floor {floor_gbs:.3g}, {before:.3g} before")
+    elif fallen:
+        words.append(f"busbw {lasting:.3g} GB/s in sustained traffic, {before:.3g} before")
+    if drift > DRIFT_MOST:
+        words.append(f"the last quarter of the sustained traffic took {drift:.2f} times as long as the first")
+    return judged._replace(
+        outcome=SLOW if slow else OK,
+        busbw_gbs=min(before, lasting),
+        evidence=tuple(words) if slow else (*judged.evidence, *words),
+        onset_s=max(report.onset_s for report in reports) if slow or fallen else 0.0,
+    )
+
+
+def _busbw(times_ms: Sequence[float], message_bytes: int, ranks: int) -> float | None:
+    """Return busbw by the slowest rank's time; None where no rank has one."""
+    slowest_ms = max(times_ms, default=0.0)
+    return rules.busbw_gbs(message_bytes, slowest_ms / 1e3, ranks) if slowest_ms > 0 else None
 
 
 def _estimate(

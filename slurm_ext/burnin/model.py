@@ -62,9 +62,10 @@ class RankReport(NamedTuple):
     mismatches: int = 0
     first_bad: int = -1
     checksums: tuple[str, ...] = ()
-    sustain_ms: float = 0.0  # median of one all-reduce in the sustained traffic; 0: there was none
+    sustain_ms: float = 0.0  # one all-reduce in the sustained traffic: median, or its last quarter's if more; 0: none
     sustain_steps: int = 0
     drift: float = 1.0  # its last quarter's median by its first's
+    onset_s: float = 0.0  # trouble, or slower, in it, after so much traffic in all (seconds); 0: before it began
 
 
 #: What a report is on the way: its fields in this order, without those at the end that are as usual. Its node the leader knows.
@@ -121,6 +122,7 @@ class GroupResult(NamedTuple):
     evidence: tuple[str, ...] = ()
     judged: bool = True  # False: no floor is known, so the speed was not judged
     rails: tuple[RailResult, ...] = ()  # of a round of rails only
+    onset_s: float = 0.0  # it showed in sustained traffic only, after so much traffic in all (seconds); 0: before
 
 
 class Round(NamedTuple):

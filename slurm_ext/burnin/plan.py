@@ -84,6 +84,16 @@ def survey_step(nodes: Sequence[str], history: Sequence[RoundResult]) -> Round |
     return Round("pairs", plan_pairs.neighbours(nodes, shift=done)) if done < (2 if len(nodes) > 2 else 0) else None
 
 
+def suspects(nodes: Sequence[str], history: Sequence[RoundResult], *, group_nodes: int = 64) -> tuple[str, ...]:
+    """Return whom a burn-in that ends for lack of time leaves open, for the next attempt to go without them: who was tried
+    with others and passed with nobody. None where that is more than a third, or the nodes ran in groups."""
+    if len(nodes) > group_nodes or len(history) < 2:
+        return ()
+    rounds = [done.groups for done in history[1:] if done.kind != "rails"]
+    open_ = plan_evidence.doubtful(weigh(nodes, history[0].groups[0], rounds, leaves={}))
+    return tuple(open_) if len(open_) <= third(nodes) else ()
+
+
 def localise(evidence: Evidence, first: GroupResult) -> Round | Decision:
     """Return what to run next among nodes whose first run together failed, or what came out."""
     nodes = evidence.nodes

@@ -122,6 +122,14 @@ def limits(deadline_s: float, *, nodes: int = 0, group_nodes: int = 64, sustain_
     )
 
 
+def reproducing_s(onset_s: float) -> float:
+    """Return for how long (seconds) traffic shall last to show again what showed after `onset_s`; 0 where it showed before.
+
+    So that the last quarter, by which it is judged, lies behind it, though next to nothing ran before.
+    """
+    return 0.3 + 1.35 * onset_s if onset_s > 0 else 0.0
+
+
 def deadline_for(base_s: float, nodes: int, *, group_nodes: int = 64, extra_sustain_s: float = 0.0) -> float:
     """Return how long a burn-in of so many nodes may take (seconds), where `base_s` is enough for `group_nodes`.
 

@@ -19,10 +19,14 @@ from typing import NamedTuple
 
 from slurm_ext.burnin import plan, rules
 from slurm_ext.burnin.model import HANG, OK, Decision, Past, Round, RoundResult
-from slurm_ext.burnin.simulate_fleet import Fault, Fleet, Weather, run, weather
+from slurm_ext.burnin.simulate_fleet import HEATED_S, Fault, Fleet, Weather, run, weather
 from slurm_ext.verdict import FAIL, UNKNOWN, Verdict
 
 DEADLINE_S = 90.0
+
+#: Rounds whose traffic is sustained in any case, and for how long (seconds) in a normal burn-in.
+WHOLES = ("all", "groups", "across", "again")
+SUSTAIN_S = 4.0
 
 NAMED, PARTLY, OPEN, MISSED, PASSED, BAD = "named", "partly", "open", "missed", "passed", "wrong"
 ENDS = (NAMED, PARTLY, OPEN, MISSED, PASSED, BAD)
@@ -154,9 +158,10 @@ def play(
     chance: random.Random,
     *,
     noise: bool = True,
+    sustain_s: float = 0.0,
     next_step: Callable[..., Round | Decision] = plan.next_step,
 ) -> History:
-    """Run one burn-in against the plan. `noise` False leaves the jitter only."""
+    """Run one burn-in against the plan. `noise` False leaves the jitter only; `sustain_s` (seconds) of traffic are in it."""
     sky = weather(fleet, chance) if noise else Weather(None, None, still=True)
     limits = rules.limits(DEADLINE_S)
     pair_s = chance.uniform(4.0, 8.0)
@@ -165,18 +170,31 @@ def play(
     while True:
         step = next_step(fleet.nodes, rounds, leaves=fleet.leaves)
         whole = isinstance(step, Round) and max(map(len, step.groups)) > 8
-        costs_s = pair_s * (2 if whole else 1)
+        # As `cohort` does it: once with all nodes, and again with the others where it showed in such traffic only.
+        wholes = [group for done in rounds if done.kind in WHOLES for group in done.groups]
+        again_s = rules.reproducing_s(max((group.onset_s for group in wholes if group.outcome != OK), default=0.0))
+        lasts_s = sustain_s if isinstance(step, Round) and step.kind in WHOLES else again_s
+        costs_s = pair_s * (2 if whole else 1) + lasts_s
         if isinstance(step, Round) and seconds + costs_s > DEADLINE_S:
             step = next_step(fleet.nodes, rounds, leaves=fleet.leaves, conclude=True)
             if isinstance(step, Round):
                 step = Decision(Verdict(FAIL, (), "no time was left to find the culprit", "burnin.deadline"))
         if isinstance(step, Decision):
             return History(kind, fleet, tuple(rounds), step, seconds, _end(fleet, step))
-        results = run(fleet, sky, len(rounds), step, chance)
+        results = run(fleet, sky, len(rounds), step, chance, sustain_s=lasts_s)
         rounds.append(RoundResult(step.kind, results))
         if any(group.outcome == HANG for group in results):
             costs_s = (limits.whole_s if whole else limits.group_s) + limits.abort_s
         seconds += costs_s
+
+
+def throttled(chance: random.Random, *, count: int = 0) -> History:
+    """Play a burn-in with a node that is slow only once its cards are hot, while the traffic is sustained."""
+    _, fleet = draw(chance, kind="healthy", count=count)
+    onset_s = chance.uniform(HEATED_S + 0.2, HEATED_S + 0.7 * SUSTAIN_S)
+    fault = fault_of("slow", fleet, chance)._replace(onset_s=onset_s)
+    fleet = fleet._replace(faults={chance.choice(fleet.nodes): fault})
+    return play("throttled", fleet, chance, sustain_s=SUSTAIN_S)
 
 
 def second_offence(chance: random.Random, *, guilty: bool) -> History:

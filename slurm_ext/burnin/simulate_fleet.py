@@ -39,6 +39,10 @@ FLAP_SHARE, FLAP_ROUNDS = 0.03, 2
 FALSE_HANG, FALSE_WRONG, FALSE_ERROR = 0.0025, 0.001, 0.0015
 
 
+#: Traffic (seconds) before the sustained: checks, warm-up, timed all-reduces.
+HEATED_S = 1.5
+
+
 class Fault(NamedTuple):
     """What ails a node. `share` is how often it shows (1 always); `by_itself` without a partner, too; `rail` -1: all of them."""
 
@@ -48,6 +52,7 @@ class Fault(NamedTuple):
     phase: str = "run"  # where a hanging node stands: others wait in the same phase, or got further
     rail: int = -1
     share: float = 1.0
+    onset_s: float = 0.0  # slow only after so much (seconds) traffic, as a card that gets hot; 0: from the start
 
 
 class Fleet(NamedTuple):
@@ -85,10 +90,14 @@ def weather(fleet: Fleet, chance: random.Random) -> Weather:
     return Weather(slowdown, flap)
 
 
-def run(fleet: Fleet, sky: Weather, number: int, step: Round, chance: random.Random) -> tuple[GroupResult, ...]:
-    """Return what the groups of a round show, as the real judge sees their ranks' reports. `number` counts rounds from 0."""
+def run(
+    fleet: Fleet, sky: Weather, number: int, step: Round, chance: random.Random, *, sustain_s: float = 0.0
+) -> tuple[GroupResult, ...]:
+    """Return what the groups of a round show, as the real judge sees their ranks' reports. `number` counts rounds from 0;
+    `sustain_s` of traffic without a pause (seconds) are in it, behind HEATED_S of others."""
     moments = {leaf: chance.random() < MOMENT_SHARE for leaf in dict.fromkeys(fleet.switch[n] for n in fleet.nodes)}
-    return tuple(_group(fleet, sky, number, step, nodes, moments, chance) for nodes in step.groups)
+    results = (_group(fleet, sky, number, step, nodes, moments, chance, sustain_s) for nodes in step.groups)
+    return tuple(results)
 
 
 def _group(
@@ -99,6 +108,7 @@ def _group(
     nodes: tuple[str, ...],
     moments: Mapping[str, bool],
     chance: random.Random,
+    sustain_s: float,
 ) -> GroupResult:
     size = "one" if len(nodes) == 1 else "pair" if len(nodes) == 2 else "more"
     healthy = _HEALTHY[size] * fleet.speed
@@ -109,7 +119,10 @@ def _group(
     broken = pair[2] if pair and pair[0] in nodes and pair[1] in nodes else None
     if step.kind == "rails":
         return _rails(fleet, nodes, healthy, floor, factor, shown, chance)
+    hot = [fault for name in shown if (fault := fleet.faults[name]).onset_s]
     for fault in [fleet.faults[name] for name in shown] + ([broken] if broken else []):
+        if fault.onset_s:
+            continue
         factor = min(factor, fault.factor * _jitter(chance, sky.still))
     trouble = next((n for n in shown if fleet.faults[n].kind != "slow"), "")
     if trouble:
@@ -118,6 +131,8 @@ def _group(
         reports = _hang(fleet, nodes, "", "run")
     else:
         reports = (None if sky.still else _false(fleet, nodes, chance)) or _well(fleet, nodes, healthy * factor, floor)
+        if sustain_s and reports[0].state == OK:
+            reports = _sustained(reports, hot, sustain_s, chance)
     return judge.judge_group(nodes, reports, message_bytes=MESSAGE_BYTES, floor_gbs=floor)
 
 
@@ -177,6 +192,18 @@ def _well(fleet: Fleet, nodes: Sequence[str], busbw_gbs: float, floor: float) ->
         RankReport(rank, node, gpu, OK, "", "done", 25, "", "", took_ms * 0.97, took_ms, took_ms * 1.1)
         for rank, (node, gpu) in enumerate(places)
     ]
+
+
+def _sustained(
+    reports: Sequence[RankReport], hot: Sequence[Fault], sustain_s: float, chance: random.Random
+) -> list[RankReport]:
+    """The same reports with sustained traffic in them: as fast as before, but where a node at fault got hot in time."""
+    took_ms = max(report.median_ms for report in reports) / _jitter(chance)
+    late = [fault for fault in hot if fault.onset_s < HEATED_S + 0.75 * sustain_s]
+    for fault in late:
+        took_ms = max(took_ms, max(report.median_ms for report in reports) / (fault.factor * _jitter(chance)))
+    onset_s = max(HEATED_S + 0.01, min((fault.onset_s for fault in late), default=HEATED_S + sustain_s))
+    return [r._replace(sustain_ms=took_ms, sustain_steps=99, onset_s=onset_s) for r in reports]
 
 
 def _hang(fleet: Fleet, nodes: Sequence[str], behind: str, phase: str) -> list[RankReport]:

@@ -43,11 +43,13 @@ class Watch(Protocol):
 
 
 class Sustained(NamedTuple):
-    """Sustained traffic: the median of one all-reduce (milliseconds), how many there were, the last quarter by the first."""
+    """Sustained traffic: one all-reduce (milliseconds; the median, or the last quarter's where that is more), how many there
+    were, the last quarter by the first, and after how long (seconds) they became slower than those before."""
 
     ms: float = 0.0
     steps: int = 0
     drift: float = 1.0
+    onset_s: float = 0.0
 
 
 class Bad(NamedTuple):
@@ -142,9 +144,9 @@ class Traffic:
         self._cuda.clear(self._receive, self._size)
         if cut.batches:
             times_ms = self._timed(cut.batch)
-            found = Sustained(agreement.median(times_ms), len(times_ms))
+            found = Sustained(agreement.median(times_ms), len(times_ms), 1.0, max(agreement.ONSET_LEAST_S, seconds))
         else:
-            found = self._back_to_back(seconds, cut.batch, agreed.mean_us * cut.batch)
+            found = self._back_to_back(seconds, cut.batch, agreed.mean_us * cut.batch, median_ms)
         self.check("u32", 2)
         return found
 
@@ -216,7 +218,7 @@ class Traffic:
         self._watch.phase("run")
         return self._read_vote(0, event)
 
-    def _back_to_back(self, seconds: float, batch: int, batch_us: float) -> Sustained:
+    def _back_to_back(self, seconds: float, batch: int, batch_us: float, usual_ms: float) -> Sustained:
         """Keep two batches queued until all ranks agree that time is up; a vote goes along with each batch."""
         events = self._take_events(_DEPTH * (batch + 2))
         slots = [events[at : at + batch + 2] for at in range(0, len(events), batch + 2)]
@@ -241,4 +243,5 @@ class Traffic:
                     last = number + 1
                 else:
                     queue(number + _DEPTH)
-        return Sustained(agreement.median(medians), batch * len(medians), agreement.drift(medians))
+        onset_s = agreement.onset(medians, batch, usual_ms)
+        return Sustained(agreement.slowest_part(medians), batch * len(medians), agreement.drift(medians), onset_s)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_ext.aws import catalogue
-from slurm_ext.burnin import clocks, mnnvl, proof
+from slurm_ext.burnin import clocks, judge, mnnvl, proof
 from slurm_ext.burnin.model import Decision
 from slurm_ext.burnin.nccl_log import Log, Process
 from slurm_ext.burnin.proof import Judged
@@ -27,9 +27,6 @@ STILL_SHARE, UNLIKE_SHARE = 0.01, 0.5
 #: Retransmitted packets for each GB sent (1e9 bytes) that are worth a word: 1 in 1,000 of packets of 8.9 KB (EFA's MTU).
 #: SRD sends again by design where paths are lossy, so single ones say nothing; fewer than RETRANSMITS_LEAST never do.
 RETRANSMITS_PER_GB, RETRANSMITS_LEAST = 112.0, 1000
-
-#: Sustained traffic whose last quarter takes so much longer than its first: something heats up or fills up.
-DRIFT_MOST = 1.15
 
 #: A GPU whose clock under load is below this share of the median over all GPUs.
 CLOCK_SHARE = 0.9
@@ -199,7 +196,7 @@ def strict_findings(facts: Mapping[str, Mapping[str, Any]]) -> list[Judged]:
     found = _retransmits(facts) + _clocks(facts)
     strict = any("clocks" in fact for fact in facts.values())
     drifts = {node: float(fact.get("drift") or 1.0) for node, fact in facts.items()}
-    if strict and drifts and (most := max(drifts.values())) > DRIFT_MOST:
+    if strict and drifts and (most := max(drifts.values())) > judge.DRIFT_MOST:
         word = f"the last quarter of the sustained traffic took {most:.2f} times as long as the first"
         found.append(Judged(Finding("burnin.drift", "node", "warn", (word,)), WARN))
     return found

@@ -25,7 +25,7 @@ from slurm_ext.errors import FmslurmError
 
 #: Between two looks at events and communicator (seconds): at least, at most, and by what was waited already. Times are taken by
 #: the GPU, so this adds nothing to them; and a look that is late by a part of what it waits for leaves the GPU its next batch.
-LEAST_PAUSE_S, MOST_PAUSE_S, PAUSE_SHARE = 0.002, 0.025, 0.25
+LEAST_PAUSE_S, MOST_PAUSE_S, PAUSE_SHARE = 0.002, 0.025, 0.5
 
 #: NCCL queues a collective of a non-blocking communicator on a thread of its own (ncclGroupEnd in src/group.cc), and none may
 #: follow before that is done: some ten microseconds. A pause after each would starve the GPU.
@@ -72,6 +72,8 @@ class Worker:
         self._slowest_s = 0.0
         self._connected_at = 0.0
         self._floor_s = 0.0
+        self._usual_ms = self._heated_s = 0.0
+        self._sustained: list[float] = []  # when sustained traffic began and each of its all-reduces ended
 
     def tell(self, **message: Any) -> None:
         """Send one line to the agent; an agent that is gone ends the process."""
@@ -113,6 +115,8 @@ class Worker:
     def stepped(self) -> None:
         """Count one all-reduce that ended."""
         self._step += 1
+        if self._sustained:
+            self._sustained.append(time.monotonic())
 
     def poll(self, done: Callable[[], bool], limit_s: float = 0.0, *, soon: bool = False) -> None:
         """Wait for `done()`. Raise Stopped on order, TooSlow after `limit_s` or when all took too long (0: no limit).
@@ -159,6 +163,7 @@ class Worker:
             while order := self._take("round"):
                 self._round, self._step = int(order["round"]), 0
                 self._slowest_s = self._connected_at = 0.0
+                self._sustained = []
                 result = failure or self._guarded(order)
                 self.tell(t="report", round=self._round, pci=pci, **result)
                 if result["state"] == ERROR:
@@ -180,7 +185,8 @@ class Worker:
         elif isinstance(exc, NcclError):
             cause = {"remote": REMOTE, "environment": ENVIRONMENT}.get(exc.whose, LOCAL)
         words = str(exc) if isinstance(exc, FmslurmError) else repr(exc)
-        return {"state": ERROR, "cause": cause, "phase": self._phase, "step": self._step, "text": words[:300]}
+        place = {"phase": self._phase, "step": self._step, "onset_s": self._onset_s()}
+        return {"state": ERROR, "cause": cause, "text": words[:300], **place}
 
     def _guarded(self, order: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -199,6 +205,7 @@ class Worker:
             "step": self._step,
             "slowest_ms": self._slowest_s * 1e3,
             "pace_ms": self._pace_ms(),
+            "onset_s": self._onset_s(),
         }
         if state == SLOW:
             # The others are still in the collective, and our leaving would look like an error there: leave together.
@@ -211,8 +218,18 @@ class Worker:
 
     def _pace_ms(self) -> float:
         """Return the average time of the all-reduces that ended after the first, which connects; 0 where there is none."""
+        if self._sustained:
+            began = self._connected_at + self._onset_s()
+            steps = sum(end > began for end in self._sustained)
+            return (time.monotonic() - began) / steps * 1e3 if steps else 0.0
         steps = self._step - 1
         return (time.monotonic() - self._connected_at) / steps * 1e3 if self._connected_at and steps > 0 else 0.0
+
+    def _onset_s(self) -> float:
+        """Return after how much traffic (seconds, since the ranks are connected) it went wrong; 0 if not in sustained."""
+        if not self._sustained:
+            return 0.0
+        return round(self._heated_s + agreement.onset_by_clock(self._sustained, self._usual_ms), 3)
 
     def _abort(self) -> None:
         """Leave a communicator that did not end well; an abort that hangs ends the process, and the agent knows."""
@@ -251,12 +268,18 @@ class Worker:
         median_ms = agreement.median(times_ms)
         if ends and sustain_s > 0:  # by what it took, which a busy machine's warm-up does not foretell
             sustain_s = agreement.sustainable(sustain_s, traffic.agree_left(ends - time.monotonic()))
-        sustained = traffic.sustain(sustain_s, median_ms) if sustain_s > 0 else Sustained()
+        sustained, wrong_before = Sustained(), traffic.result.mismatches > 0
+        if sustain_s > 0:
+            self._usual_ms, self._sustained = median_ms, [time.monotonic()]
+            self._heated_s = self._sustained[0] - self._connected_at
+            sustained = traffic.sustain(sustain_s, median_ms)
+            self._sustained = []
+        found = traffic.result
+        onset_s = 0.0 if wrong_before or sustain_s <= 0 else sustain_s if found.mismatches else sustained.onset_s
         self.phase("done")
         nccl.finalize()
         self.poll(nccl.settled)
         nccl.destroy()
-        found = traffic.result
         return {
             "state": WRONG if found.mismatches else OK,
             "phase": self._phase,
@@ -270,6 +293,7 @@ class Worker:
             "sustain_ms": sustained.ms,
             "sustain_steps": sustained.steps,
             "drift": round(sustained.drift, 4),
+            "onset_s": round(onset_s and self._heated_s + onset_s, 3),
         }
 
     def _await_id(self) -> bytes:

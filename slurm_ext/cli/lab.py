@@ -139,6 +139,7 @@ def restart(directory: str, node: str | None, timeout_s: float) -> None:
 @click.option("--where", help="init, allreduce or allreduce:N (nccl-*; allreduce by default); gpu-dstate: also context")
 @click.option("--how", help="stale, eio or hang (lustre-stale; stale by default); send or recv (nccl-wrong-result)")
 @click.option("--offset", type=int, help="which byte of the buffer (nccl-wrong-result)")
+@click.option("--after-ms", type=int, help="after how much traffic it begins to be late (nccl-slow)")
 @click.option("--delay-ms", type=int, help="how late (nccl-slow, 300 by default; nccl-late, 3000)")
 @click.option("--free-kb", type=int, help="what space is left (disk-full; none by default)")
 def fault(directory: str, node: str, kind: str, **options: object) -> None:

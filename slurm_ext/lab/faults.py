@@ -41,7 +41,7 @@ KINDS: dict[str, Kind] = {
             ("nccl-abort-hang", faults_nccl.abort_hang, ("where", "gpu"), "they hang, and the abort does, too"),
             ("nccl-crash", faults_nccl.crash, ("where", "gpu"), "the node's ranks die in NCCL"),
             ("nccl-stop", faults_nccl.stop, ("where", "gpu"), "the node's ranks stop by SIGSTOP"),
-            ("nccl-slow", faults_nccl.slow, ("delay_ms", "gpu"), "the node's ranks begin each collective late"),
+            ("nccl-slow", faults_nccl.slow, ("delay_ms", "after_ms", "gpu"), "its ranks begin each collective late"),
             ("nccl-late", faults_nccl.late, ("delay_ms",), "the node's ranks join late"),
             ("nccl-absent", faults_nccl.absent, ("gpu",), "the node's ranks never join, and end"),
             ("nccl-socket", faults_nccl.socket, (), "TCP in place of EFA, and only the log says so"),

@@ -72,10 +72,12 @@ def stop(site: Site) -> str:
 
 
 def slow(site: Site) -> str:
-    """Its ranks begin every collective late."""
-    delay_ms = int(site.options.get("delay_ms") or 300)
-    site.put({_of_gpu(site, "nccl.delay_ms"): str(delay_ms)})
-    return f"{_whose(site)} begin every collective {delay_ms} ms late"
+    """Its ranks begin every collective late, from the start or once a communicator is hot."""
+    delay_ms, after_ms = int(site.options.get("delay_ms") or 300), int(site.options.get("after_ms") or 0)
+    after = {_of_gpu(site, "nccl.delay_after_ms"): str(after_ms) if after_ms else None}
+    site.put({_of_gpu(site, "nccl.delay_ms"): str(delay_ms), **after})
+    when = f", from {after_ms} ms after the first of a communicator on" if after_ms else ""
+    return f"{_whose(site)} begin every collective {delay_ms} ms late{when}"
 
 
 def rail_slow(site: Site) -> str:
@@ -126,7 +128,7 @@ _KEYS = {
     "nccl-abort-hang": ("nccl.hang",),
     "nccl-crash": ("nccl.crash",),
     "nccl-stop": ("nccl.stop",),
-    "nccl-slow": ("nccl.delay_ms",),
+    "nccl-slow": ("nccl.delay_ms", "nccl.delay_after_ms"),
     "rail-slow": ("nccl.rate_mbit",),
     "nccl-late": ("nccl.join_delay_ms",),
     "nccl-absent": ("nccl.absent",),

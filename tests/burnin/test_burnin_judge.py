@@ -48,6 +48,48 @@ def test_below_the_floor_is_slow() -> None:
     assert group({}, {}, {}, {}, floor=100.0).outcome == SLOW
 
 
+def sustained(times: float, **more: object) -> dict[str, object]:
+    return {"sustain_ms": times, "sustain_steps": 99, "onset_s": 2.5, **more}
+
+
+def test_the_speed_is_that_of_sustained_traffic_where_it_was_slower() -> None:
+    alike = group(*[sustained(0.9)] * 4)
+    assert (alike.outcome, alike.busbw_gbs) == (OK, pytest.approx(rules.busbw_gbs(MIB, 1e-3, 4)))
+    assert (alike.evidence, alike.onset_s) == ((), 0.0)
+    fallen = group(*[sustained(1.0)] * 3, sustained(2.0, drift=2.1))
+    assert (fallen.outcome, fallen.busbw_gbs, fallen.onset_s) == (OK, pytest.approx(rules.busbw_gbs(MIB, 2e-3, 4)), 2.5)
+    assert "in sustained traffic, 1.57 before" in fallen.evidence[0]
+    assert "2.10 times" in fallen.evidence[1]
+
+
+@pytest.mark.parametrize("times", [1.02, 5.0], ids=["a little", "by far"])
+def test_below_the_floor_in_sustained_traffic_only_is_slow(times: float) -> None:
+    result = group(*[sustained(times, drift=1.3)] * 4, floor=rules.busbw_gbs(MIB, 1.01e-3, 4))
+    assert (result.outcome, result.busbw_gbs) == (SLOW, pytest.approx(rules.busbw_gbs(MIB, times / 1e3, 4)))
+    assert result.onset_s == 2.5
+    assert "in sustained traffic, floor" in result.evidence[0]
+    assert "1.30 times" in result.evidence[1]
+
+
+def test_below_the_floor_at_once_needs_no_sustained_traffic_to_show_again() -> None:
+    assert group(*[sustained(5.0)] * 4, floor=100.0).onset_s == 0.0
+
+
+@pytest.mark.parametrize(
+    "troubled",
+    [
+        {"state": HANG, "phase": "run", "step": 99, "pace_ms": 3.0},
+        {"state": ERROR, "cause": REMOTE},
+        {"state": WRONG, "mismatches": 3, "checksums": ("b",)},
+    ],
+    ids=["hang", "error", "wrong"],
+)
+def test_what_went_wrong_in_sustained_traffic_says_when_though_its_culprit_cannot(troubled: dict[str, object]) -> None:
+    dead = {**troubled, "onset_s": 0.0}
+    assert group({**troubled, "onset_s": 3.0}, dead, {**troubled, "onset_s": 2.0}, {}).onset_s == 3.0
+    assert group(dead, dead, dead, sustained(1.0)).onset_s == 0.0
+
+
 def test_one_odd_result_points_at_its_receiver_and_all_wrong_at_nobody() -> None:
     result = group({}, {}, {"state": WRONG, "mismatches": 3, "checksums": ("b",)}, {})
     assert (result.outcome, suspects(result)) == (WRONG, ["n1"])

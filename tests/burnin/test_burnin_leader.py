@@ -31,6 +31,9 @@ class Fabric:
         self.orders: deque[tuple[str, Mapping[str, Any]]] = deque()
         self.rounds: list[list[tuple[str, ...]]] = []
         self.mute: tuple[str, ...] = ()
+        self.asked: dict[
+            str, tuple[Mapping[str, Any], tuple[str, ...]]
+        ] = {}  # the last order to each node, and its group
         self.verdicts: dict[str, Mapping[str, Any]] = {}
         self.leader = Leader(what, lambda node, message: self.orders.append((node, message)), self.now)
 
@@ -74,6 +77,7 @@ class Fabric:
                 self.leader.on_message(node, voice, self.now)
         for node, order in started:
             group = next(tuple(g) for g in groups if node in g)
+            self.asked[node] = (order, group)
             state = self.play(node, order, group)
             if state == "silent":
                 continue
@@ -208,6 +212,48 @@ def test_traffic_is_sustained_with_all_nodes_and_never_while_a_culprit_is_looked
     assert first["limit_s"] > 60.0
     assert max(order["limit_s"] for order in others) < 40.0
     assert [order["prove"] for order in (first, *others)] == [True] + [False] * len(others)
+
+
+def throttled(culprit: str, onset_s: float) -> Callable[[Fabric], None]:
+    """A node slow only in traffic that lasts beyond `onset_s`."""
+
+    def turn(fabric: Fabric) -> None:
+        answer = fabric.leader.on_message
+
+        def on_message(node: str, message: Mapping[str, Any], now: float) -> None:
+            if message.get("t") == "report":
+                order, group = fabric.asked[node]
+                hot = culprit in group and order["sustain_s"] > onset_s
+                more = {"sustain_ms": 90.0 if hot else 1.0, "sustain_steps": 9, "onset_s": onset_s}
+                if order["sustain_s"]:
+                    message = {**message, "ranks": [{**rank, **more} for rank in message["ranks"]]}
+            answer(node, message, now)
+
+        fabric.leader.on_message = on_message  # type: ignore[method-assign]
+
+    return turn
+
+
+@pytest.mark.parametrize("onset_s", [1.0, 3.0])
+def test_what_shows_in_sustained_traffic_only_is_looked_for_in_such(onset_s: float) -> None:
+    fabric = Fabric(terms(6, sustain_s=4.0), lambda node, order, group: OK)
+    throttled("n2", onset_s)(fabric)
+    first, *others = orders_of(fabric)
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.culprits == ("n2",)
+    assert first["sustain_s"] == 4.0
+    assert all(order["sustain_s"] > onset_s / 0.75 for order in others)
+    assert all(order["limit_s"] > order["sustain_s"] + 2.0 for order in others)
+
+
+def test_all_together_again_is_as_strong_as_the_first_time_and_pairs_stay_short() -> None:
+    fabric = Fabric(terms(6, sustain_s=4.0), lambda node, order, group: OK)
+    fabric.play = lambda node, order, group: SLOW if order["prove"] else OK
+    first, *pairs, again = orders_of(fabric)
+    assert fabric.leader.outcome is not None
+    assert fabric.leader.outcome.verdict.rule == "burnin.once"
+    assert (first["sustain_s"], {order["sustain_s"] for order in pairs}, again["sustain_s"]) == (4.0, {0.0}, 4.0)
+    assert (first["ranks"], again["ranks"]) == (6, 6)
 
 
 def test_nvlink_between_nodes_is_tested_on_and_off() -> None:

@@ -361,3 +361,15 @@ def test_a_single_culprit_is_always_named(count: int, chance: random.Random, kin
     for fabric in (bad_with_partners(culprit, kind=kind), bad_always(culprit, kind=kind)):
         decision, history = play(names(count), fabric, leaves=leaves)
         assert decision.culprits == (culprit,), kinds(history)
+
+
+def test_who_passed_with_nobody_is_left_out_of_the_next_attempt_where_time_was_short() -> None:
+    nodes = names(6)
+    whole = RoundResult("all", (GroupResult(nodes, SLOW),))
+    pairs = (("n0", "n1"), ("n2", "n3"), ("n4", "n5"))
+    failed = RoundResult("pairs", tuple(GroupResult(pair, SLOW if "n2" in pair else OK) for pair in pairs))
+    assert plan.suspects(nodes, [whole]) == ()
+    assert plan.suspects(nodes, [whole, failed]) == ("n2", "n3")
+    assert plan.suspects(nodes, [whole, failed], group_nodes=4) == ()
+    all_fail = RoundResult("pairs", tuple(GroupResult(pair, SLOW) for pair in pairs))
+    assert plan.suspects(nodes, [whole, all_fail]) == ()

@@ -109,3 +109,13 @@ def test_a_second_offence_is_named_and_no_healthy_node_is() -> None:
     }
     assert ends[True][simulate.NAMED] > 100
     assert ends[True][simulate.BAD] + ends[False][simulate.BAD] == 0
+
+
+def test_a_node_slow_only_when_hot_is_looked_for_in_sustained_traffic_and_never_missed() -> None:
+    ends: Counter[str] = Counter()
+    for number in range(150):
+        history = simulate.throttled(random.Random(f"hot/{number}"), count=(4, 8, 16, 64)[number % 4])
+        assert history.rounds[0].groups[0].outcome != OK
+        ends[history.end] += 1
+    assert set(ends) <= {simulate.NAMED, simulate.OPEN}
+    assert ends[simulate.NAMED] > 75

@@ -92,3 +92,25 @@ def test_drift_is_the_last_quarter_by_the_first() -> None:
     assert agreement.drift([1.0] * 7) == 1.0
     assert agreement.drift([1.0, 1.0, 5.0, 5.0, 5.0, 5.0, 1.3, 1.3]) == 1.3
     assert agreement.median([3.0, 1.0, 2.0, 10.0]) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("medians", "slowest", "onset_s"),
+    [
+        ([1.0] * 24, 1.0, 0.24),
+        ([1.0] * 12 + [3.0] * 12, 3.0, 0.12),
+        ([1.0] * 17 + [3.0] * 7, 3.0, 0.17),
+        ([3.0] * 24, 3.0, agreement.ONSET_LEAST_S),
+        ([1.0, 9.0, *[1.0] * 22], 1.0, 0.32),  # one dip is no end of it
+        ([1.0, 5.0], 3.0, 0.01),
+    ],
+)
+def test_when_traffic_got_slower_and_what_it_came_down_to(medians: list[float], slowest: float, onset_s: float) -> None:
+    assert agreement.slowest_part(medians) == slowest
+    assert agreement.onset(medians, 10, 1.0) == pytest.approx(onset_s)
+
+
+def test_when_traffic_stood_still_by_the_clock() -> None:
+    assert agreement.onset_by_clock([100.0], 1.0) == agreement.ONSET_LEAST_S
+    assert agreement.onset_by_clock([100.0, 100.02, 100.04, 100.5, 101.0], 5.0) == pytest.approx(0.04)
+    assert agreement.onset_by_clock([100.0, 100.02, 100.04], 5.0) == pytest.approx(0.04)

@@ -135,6 +135,16 @@ def test_a_fault_sets_one_key_and_heal_takes_it_out(
     assert hardware.read_state(root) == whole
 
 
+def test_a_delay_may_begin_late_and_is_healed_whole(state: State) -> None:
+    root, whole = root_of(state), hardware.read_state(root_of(state))
+    state, words = faults.make(state, "n0", "nccl-slow", {"after_ms": 1500, "gpu": 1})
+    late = {"gpu.1.nccl.delay_ms": "300", "gpu.1.nccl.delay_after_ms": "1500"}
+    assert hardware.read_state(root) == {**whole, **late}
+    assert "from 1500 ms" in words
+    faults.undo(state, "n0", "nccl-slow")
+    assert hardware.read_state(root) == whole
+
+
 def test_healing_one_fault_leaves_another_of_the_same_kind_of_key(state: State) -> None:
     root = root_of(state)
     state, _ = faults.make(state, "n0", "slow-link", {"rate": "100mbit"})

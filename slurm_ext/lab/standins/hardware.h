@@ -19,7 +19,7 @@ struct fm_faults {
     int error_code;
     int hang_abort;
     int absent;
-    int delay_ms, join_delay_ms;
+    int delay_ms, delay_after_ms, join_delay_ms;
     int rate_mbit;
     int flip_sent, flip_result;
 };

@@ -106,6 +106,7 @@ struct fm_faults fm_read_faults(const struct table *table, const char *prefix, c
         faults.error.step = 1;
     faults.absent = fm_number_of(table, FAULT_KEY("absent"), faults.absent) != 0;
     faults.delay_ms = (int)fm_number_of(table, FAULT_KEY("delay_ms"), faults.delay_ms);
+    faults.delay_after_ms = (int)fm_number_of(table, FAULT_KEY("delay_after_ms"), faults.delay_after_ms);
     faults.join_delay_ms = (int)fm_number_of(table, FAULT_KEY("join_delay_ms"), faults.join_delay_ms);
     faults.rate_mbit = (int)fm_number_of(table, FAULT_KEY("rate_mbit"), 0);
     text = fm_text_of(table, FAULT_KEY("wrong_result"), "");

@@ -96,6 +96,7 @@ struct ncclComm {
     int finalized, splits;
     unsigned char *scratch;
     int runs;          /* collectives begun */
+    struct timespec first_run;
     double retransmits; /* what is left over of a packet */
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -22,6 +22,16 @@ static ncclResult_t known_result(const struct fm_hardware *hardware, int code)
     return code > 0 && code <= most && code != ncclInProgress ? (ncclResult_t)code : ncclInternalError;
 }
 
+/* Traffic heats: a delay may begin only so long after the first collective of the communicator. */
+static int warm(struct ncclComm *comm, int after_ms)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!comm->first_run.tv_sec)
+        comm->first_run = now;
+    return (now.tv_sec - comm->first_run.tv_sec) * 1000 + (now.tv_nsec - comm->first_run.tv_nsec) / 1000000 >= after_ms;
+}
+
 /* Before a collective (the `step`th of this communicator), or with step 0 before the communicator is made. */
 ncclResult_t fm_strike(struct ncclComm *comm, const struct fm_hardware *hardware, int step)
 {
@@ -42,6 +52,8 @@ ncclResult_t fm_strike(struct ncclComm *comm, const struct fm_hardware *hardware
         return result;
     }
     int wait_ms = step ? faults->delay_ms : faults->join_delay_ms;
+    if (step && !warm(comm, faults->delay_after_ms))
+        wait_ms = 0;
     return wait_ms > 0 ? fm_pause(comm, wait_ms) : ncclSuccess;
 }
 
