@@ -68,7 +68,7 @@ def judge_growth(before: Sequence[Device], after: Sequence[Device], interval_s: 
     earlier = {device.name: device for device in before}
     seconds = interval_s if interval_s is not None and interval_s > 0 else INTERVAL_S
     items: list[Judged] = []
-    restarted = []
+    restarted: list[str] = []
     for device in after:
         first = earlier.get(device.name)
         if first is None:  # a device that came late has no window
@@ -77,6 +77,7 @@ def judge_growth(before: Sequence[Device], after: Sequence[Device], interval_s: 
             restarted.append(device.name)
             continue
         items += _grown(device.name, first.counters, device.counters, seconds)
+    items = _common(items, len(after))
     gone = [name for name in earlier if name not in {device.name for device in after}]
     for name in gone:
         items.append(
@@ -87,6 +88,20 @@ def judge_growth(before: Sequence[Device], after: Sequence[Device], interval_s: 
         targets = ["node"] if len(restarted) == len(after) else [f"efa:{name}" for name in restarted]
         items += [judged(UNKNOWN, "efa.counters-restarted", target, "none", line) for target in targets]
     return items
+
+
+def _common(items: list[Judged], devices: int) -> list[Judged]:
+    """Return what grew on every device alike as one finding of the node: then no single adapter is the one to watch."""
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item.finding.id] = counts.get(item.finding.id, 0) + 1
+    common = {id_ for id_, count in counts.items() if count == devices > 1}
+    firsts = {id_: next(item for item in items if item.finding.id == id_) for id_ in common}
+    merged = [
+        judged(item.verdict, id_, "node", item.finding.action, f"on all {devices} devices", *item.finding.evidence)
+        for id_, item in firsts.items()
+    ]
+    return [item for item in items if item.finding.id not in common] + merged
 
 
 def _growth(first: int, last: int) -> int:

@@ -25,6 +25,7 @@ class Device(NamedTuple):
     counters: Mapping[str, int] = {}
     unread: Mapping[str, str] = {}
     port_states: tuple[str, ...] = ()
+    peer_memory: str | None = None  # who gives the driver GPU memory (`NVIDIA`), empty for nobody; None where not told
     has_file: bool | None = None  # its node under /dev/infiniband; None where that folder was not looked at
 
 
@@ -110,7 +111,8 @@ def _device(tree: Tree, name: str, files: Mapping[str, bool] | None) -> Device:
                 unread[counter] = content.error if isinstance(content, Unread) else "EINVAL"
     states = tuple((word(tree, f"{base}/ports/{port}/state") or "").partition(":")[2].strip().upper() for port in ports)
     has_file = files.get(name, False) if files is not None else None
-    return Device(name, counters, unread, tuple(state for state in states if state), has_file)
+    peer = word(tree, f"{base}/device/p2p")
+    return Device(name, counters, unread, tuple(state for state in states if state), peer, has_file)
 
 
 def _device_files(tree: Tree) -> Mapping[str, bool] | None:

@@ -24,12 +24,16 @@ _OFTEN_FEWER = ("p6e-gb200.", "g6e.", "g7", "hpc", "c", "m", "r", "x", "i", "u")
 
 
 class Wanted(NamedTuple):
-    """How many EFA devices there should be: None where nothing tells. `attached` says that it is no mere maximum."""
+    """How many EFA devices there should be: None where nothing tells. `attached` says that it is no mere maximum.
+
+    `gpus` says that the type's GPUs can be reached by EFA without a copy in the host's memory (GPUDirect).
+    """
 
     number: int | None = None
     instance_type: str = ""
     attached: bool = False
     boot_age_s: float | None = None
+    gpus: bool = False
 
 
 def judge_count(present: Collection[str], wanted: Wanted, seen_by: str, *, probed: bool = False) -> list[Judged]:
@@ -87,7 +91,7 @@ def judge_tree(efa: Efa, wanted: Wanted) -> list[Judged]:
     for device in down:
         line = f"the port is {listed(device.port_states)}, which this driver never says of a device that works"
         items.append(judged(FAIL, "efa.port-down", f"efa:{device.name}", "replace", line))
-    return items + _files(efa)
+    return items + _files(efa) + (_peer_memory(efa) if wanted.gpus else [])
 
 
 def _none_at_all(efa: Efa, wanted: Wanted) -> list[Judged]:
@@ -107,6 +111,15 @@ def _unbound(efa: Efa, names: Collection[str]) -> list[Judged]:
     return [judged(FAIL, "efa.driver-not-bound", f"efa:{name}", "drain", line) for name in lost] if names else []
 
 
+def _peer_memory(efa: Efa) -> list[Judged]:
+    """Return the devices whose driver is given no GPU memory (amzn-drivers efa_p2p.c prints nothing then)."""
+    told = [device for device in efa.devices if device.peer_memory is not None]
+    lacking = [device.name for device in told if not device.peer_memory]
+    targets = ["node"] if len(lacking) > 1 and len(lacking) == len(told) else [f"efa:{name}" for name in lacking]
+    line = "no provider of GPU memory (device/p2p is empty): data may be copied through the host's memory"
+    return [judged(WARN, "efa.no-peer-memory", target, "warn", line) for target in targets]
+
+
 def _files(efa: Efa) -> list[Judged]:
     """Return the devices that programs cannot open since their node under /dev is missing."""
     told = [device for device in efa.devices if device.has_file is not None]
@@ -115,6 +128,20 @@ def _files(efa: Efa) -> list[Judged]:
     if lacking and len(lacking) == len(told) and len(told) > 1:
         return [judged(FAIL, "efa.no-device-file", "node", "drain", line)]
     return [judged(FAIL, "efa.no-device-file", f"efa:{name}", "drain", line) for name in lacking]
+
+
+def judge_nodes(listing: str, wanted: Wanted) -> list[Judged]:
+    """Return what `ls -l /dev/infiniband` says where nothing tells which node belongs to which device."""
+    rows = [line.split() for line in listing.splitlines() if line.split()]
+    nodes = [row for row in rows if row[-1].rpartition("/")[2].startswith("uverbs")]
+    if not wanted.number:
+        return judge_count([row[-1] for row in nodes], wanted, "/dev/infiniband")
+    if len(nodes) < wanted.number:
+        line = f"/dev/infiniband has {len(nodes)} of {wanted.number} uverbs nodes"
+        return [judged(FAIL, "efa.no-device-file", "node", "drain", line)]
+    shut = [row[-1] for row in nodes if row[0].startswith("c") and row[0][7:9] != "rw"]
+    line = f"only root may open {listed(shut)}"
+    return [judged(FAIL, "efa.device-file-shut", "node", "drain", line)] if shut else []
 
 
 def judge_ports(ports: Sequence[Port], wanted: Wanted) -> list[Judged]:

@@ -36,7 +36,7 @@ _SPACE = ("No space left on device", "Disk quota exceeded")
 _ABSENT = ("No such file or directory",)
 _WAIT = ("Resource temporarily unavailable", "Interrupted system call", "Operation now in progress")
 _DENIED = ("Permission denied", "Operation not permitted")
-_PATH = pattern(r"['‘\"]?(/[^'’\":]*)['’\"]?")
+_PATH = pattern(r"['‘\"](/[^'’\"]*)['’\"]|(?:^|\s)(/[^\s'’\":]*)")
 
 
 def judge(mounts: Sequence[Mount], wanted: Sequence[Wanted] | None, expected: str = "") -> list[Judged]:
@@ -104,19 +104,19 @@ def _system(source: str) -> str:
     return source.rpartition(":/")[2].partition("/")[0] if ":/" in source else ""
 
 
-def judge_errors(text: str, points: Iterable[str], *, mounted: bool | None) -> list[Judged]:
-    """Return what the error texts of a tool say of the file system at the longest of `points` that a path lies on.
+def judge_errors(text: str, points: Sequence[str], others: Iterable[str] = (), *, mounted: bool | None) -> list[Judged]:
+    """Return what the error texts of a tool say of the file system that a path lies on: one of `points`, or of `others`.
 
     `mounted` says whether Lustre is in the table of mounts, None where that was not read.
     """
-    known = sorted((point.rstrip("/") for point in points if point), key=len, reverse=True)
+    known = sorted((point.rstrip("/") for point in (*points, *others) if point), key=len, reverse=True)
     found: dict[str, Judged] = {}
     for line in text.splitlines():
-        path = _PATH.search(line)
-        here = next((p for p in known if path and (path[1] + "/").startswith(p + "/")), "")
-        target = f"fs:{here or (known[0] if known else (path[1] if path else ''))}"
-        if target == "fs:":
-            target = "node"
+        said = _PATH.search(line)
+        path = (said[1] or said[2]).rstrip("/") if said else ""
+        here = next((point for point in known if f"{path}/".startswith(f"{point}/")), "") if path else ""
+        named = here or path or next(iter(points), "")
+        target = f"fs:{named}" if named else "node"
         item = _error(line.strip(), target, mounted)
         if item is not None:
             found.setdefault(target, item)

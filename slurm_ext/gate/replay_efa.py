@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_ext.aws import efa_types
+from slurm_ext.aws import catalogue, efa_types
 from slurm_ext.gate import efa_counters, efa_facts, efa_rules, kernel_log, kernel_rules, rdma_text
 from slurm_ext.gate.case import Case
 from slurm_ext.gate.efa_facts import Efa
@@ -19,6 +19,7 @@ _COMMANDS = (
     ("ibv_dev", "rdma_link"),
     ("ulimit", "memlock"),
     ("dmesg", "dmesg"),
+    ("/dev/infiniband", "ls"),
 )
 _NO_TOOL = ("command not found", "No such file or directory", "not found", "cannot open shared object")
 
@@ -57,6 +58,9 @@ def judge(case: Case) -> list[Judged]:
         found = _lspci(texts["lspci"], wanted, case, kernel)
         # A device that the bus does not have cannot be in sysfs either: one event, told by the nearer view.
         items += [item for item in found if kernel is None or item.finding.id != "efa.missing"]
+    if "ls" in texts and efa is None:
+        views += 1
+        items += efa_rules.judge_nodes(texts["ls"], wanted)
     if "fi_info" in texts:
         views += 1
         items += _fi_info(texts["fi_info"], wanted, case, kernel)
@@ -78,11 +82,12 @@ def _wanted(case: Case) -> Wanted:
     """Return how many devices there should be: as attached where the context says so, else the type's maximum."""
     now, boot = _moment(case, "now"), _moment(case, "boot_time")
     age = now - boot if now is not None and boot is not None else None
+    gpus = catalogue.find(case.instance_type) is not None
     for key in ("expected_efa", "expected_efa_devices", "expected_efa_count", "expected_devices"):
         count = case.context.get(key)
         if isinstance(count, int) and not isinstance(count, bool):
-            return Wanted(count, case.instance_type, True, age)
-    return Wanted(efa_types.efa_devices(case.instance_type), case.instance_type, False, age)
+            return Wanted(count, case.instance_type, True, age, gpus)
+    return Wanted(efa_types.efa_devices(case.instance_type), case.instance_type, False, age, gpus)
 
 
 def _moment(case: Case, key: str) -> float | None:

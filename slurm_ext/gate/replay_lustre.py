@@ -19,7 +19,7 @@ from slurm_ext.gate.lnet import Lnet
 from slurm_ext.gate.lustre_facts import Client
 from slurm_ext.gate.lustre_rules import Window
 from slurm_ext.gate.model import Judged, judged
-from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 _NO_TOOL = ("command not found", "not found")
 #: A call on a file system that works is over in milliseconds; one that took this long waited for a server.
@@ -77,7 +77,9 @@ class _Reader:
         if logs:
             lines = [line for text in logs for line in kernel_log.parse(text)]
             boot_id, boot = str(self.case.context.get("boot_id", "")), self._moment("boot_time")
-            items += kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot)
+            told = {item.finding.target for item in items}  # the state's history knows when, and of which job
+            logged = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot)
+            items += [i for i in logged if i.finding.id != "lustre.evicted" or i.finding.target not in told]
         wanted = str(self.case.context.get("expected_lnet") or self.case.context.get("expected_net") or "")
         count = next(
             (self.case.context[k] for k in ("expected_lnet_interfaces", "expected_efa") if k in self.case.context), None
@@ -128,6 +130,10 @@ class _Reader:
             return []
         self.mounts = found
         wanted = mount_rules.parse_fstab(self.texts["fstab"]) if "fstab" in self.texts else None
+        several = self.case.context.get("expected_mounts")
+        if isinstance(several, list):
+            wanted_at = [self.mount, *(str(point) for point in several)]
+            return [item for point in wanted_at for item in lustre_mounts.judge(found, wanted, point)]
         expected = self.mount or ("" if whole else next((w for w in self.command.split()[1:] if w.startswith("/")), ""))
         return lustre_mounts.judge(found, wanted, expected)
 
@@ -159,12 +165,18 @@ class _Reader:
             return lustre_rules.judge(client, self._window(), self.mount)
         mounted = None if self.mounts is None else any(mount.fstype == "lustre" for mount in self.mounts)
         if "lnetctl" not in self.command:
-            found = lustre_mounts.judge_errors(said, points, mounted=mounted)
-            found += lustre_mounts.judge_errors(out, points, mounted=mounted) if code else []
-            found += lustre_mounts.judge_errors(self.texts.get("ls", ""), points, mounted=mounted)
+            others = [mount.target for mount in self.mounts or () if mount.target != "/"]
+            found = [
+                item
+                for text in (said, out if code else "", self.texts.get("ls", ""))
+                for item in lustre_mounts.judge_errors(text, points, others, mounted=mounted)
+            ]
             found = found or lustre_mounts.judge_listing(f"{out}\n{self.texts.get('ls', '')}", (points or [""])[0])
             if found:
                 return found
+        if "quota" in self.command and any("*" in word for word in out.split()):
+            target = f"fs:{points[0]}" if points else "node"
+            return [judged(WARN, "fs.quota", target, "warn", "a quota is exceeded (marked with * by lfs quota)")]
         if "is not a mountpoint" in f"{out}{said}" and points:
             return [judged(FAIL, "fs.not-mounted", f"fs:{points[0]}", "drain", "not a mount point")]
         if (
@@ -236,6 +248,8 @@ def _plain(items: list[Judged]) -> list[Judged]:
         for item in items
         if item.verdict == FAIL or item.finding.target not in failed or item.finding.target == "node"
     ]
+    if any(item.finding.id != "lustre.probe-failed" and item.verdict != PASS for item in kept):
+        kept = [item for item in kept if item.finding.id != "lustre.probe-failed"]  # its reason is told
     found: dict[tuple[str, str], Judged] = {}
     for item in kept:
         found.setdefault((item.finding.id, item.finding.target), item)

@@ -140,6 +140,7 @@ def test_one_reading_of_the_counters(counters, expected):
             {"job_start": "2026-03-01T00:00:00Z", "job_end": "2026-03-01T00:01:00Z"},
             ("warn", {("efa:rdmap16s27", "warn")}),
         ),
+        ({}, {"retrans_timeout_events": 412}, {"interval_s": 60}, ("warn", {("node", "warn")})),  # on all alike
         ({}, {"rdmap16s27__no_completion_cmds": 1}, {"interval_s": 60}, lacking("rdmap16s27")),
         # What was refused before the window is not of the window.
         ({"cmds_err": 4}, {"cmds_err": 4}, {"interval_s": 60}, PASS),
@@ -183,6 +184,39 @@ def test_a_device_that_left_between_two_readings_and_one_that_came():
 )
 def test_device_files(nodes, expected):
     assert answer({"tree": tree(P5EN, nodes=nodes)}, instance_type="p5en.48xlarge") == expected
+
+
+def test_nodes_as_ls_lists_them():
+    row = "crw-rw-rw- 1 root root 231, 19{at} Jul  1 10:00 uverbs{at}\n"
+    listing = "total 0\ncrw-rw-rw- 1 root root 10, 57 Jul  1 10:00 rdma_cm\n" + "".join(
+        row.format(at=at) for at in range(4)
+    )
+    context = {"command": "ls -l /dev/infiniband", "exit_code": 0}
+    for roles in ({"ls": listing}, {"stdout": listing}):
+        assert answer(roles, instance_type="p4d.24xlarge", context=context) == PASS
+        assert answer(roles, instance_type="p5en.48xlarge", context=context) == NODE_DRAIN
+    shut = listing.replace("crw-rw-rw- 1 root root 231", "crw------- 1 root root 231")
+    assert answer({"ls": shut}, instance_type="p4d.24xlarge") == NODE_DRAIN
+    gone = "ls: cannot access '/dev/infiniband': No such file or directory\n"
+    assert answer({"ls": gone}, instance_type="p4d.24xlarge") == NODE_DRAIN
+    assert answer({"ls": gone}, instance_type="c5.xlarge") == ("pass", {("node", "none")})
+    without_nodes = {path: text for path, text in tree(P4D).items() if not path.startswith("dev")}
+    assert answer({"tree": without_nodes, "ls": listing}, instance_type="p4d.24xlarge") == PASS
+    fewer = listing.replace("uverbs3", "umad3")
+    assert answer({"tree": without_nodes, "ls": fewer}, instance_type="p4d.24xlarge") == lacking(P4D[3], action="drain")
+
+
+def test_gpu_memory_that_the_driver_is_given():
+    def peers(*words):
+        return tree(P4D) | {f"sys/class/infiniband/{n}/device/p2p": w for n, w in zip(P4D, words, strict=True)}
+
+    for words, expected in (
+        (("NVIDIA\n",) * 4, PASS),
+        (("\n",) * 4, ("warn", {("node", "warn")})),
+        (("NVIDIA\n", "\n", "NVIDIA\n", "NVIDIA\n"), ("warn", {("efa:rdmap32s27", "warn")})),
+    ):
+        assert answer({"tree": peers(*words)}, instance_type="p4d.24xlarge") == expected
+    assert answer({"tree": peers(*("\n",) * 4)}, context={"expected_efa": 4}) == PASS  # no GPUs to speak of
 
 
 def test_a_tree_without_dev_says_nothing_of_device_files():

@@ -97,6 +97,7 @@ def test_lctl_get_param_tells_the_same_as_the_files():
     assert answer({"stdout": text.replace("DISCONN", "FULL")}, context) == PASS
 
 
+NFS = "10.0.0.7:/export /data nfs4 rw,hard 0 0\n"
 AUTO = FSTAB.replace("_netdev", "_netdev,x-systemd.automount")
 GONE, IDLE = word("fail", "fs:/fsx", "drain"), word("pass", "fs:/fsx", "none")
 
@@ -181,7 +182,9 @@ def call(stderr="", command="stat -t /fsx", code=1, **more):
         (call("", "mountpoint /fsx", 32, roles={"stdout": "/fsx is not a mountpoint\n"}), GONE),
         (call("", "ls -l /fsx", 0, roles={"stdout": "total 4\n-????????? ? ? ? ?            ? a.bin\n"}), GONE),
         (call("", "ls -l /fsx", 0, roles={"stdout": "total 4\n-rw-r--r-- 1 u g 5 Jan 1 10:00 what?.bin\n"}), PASS),
-        (call("ls: cannot access '/home/x': Input/output error", "ls", mount="/fsx"), GONE),
+        (call("ls: cannot access '/home': Input/output error", "ls", mount="/fsx"), word("fail", "fs:/home", "drain")),
+        (call("stat: cannot statx '/data/x': Stale file handle", roles={"mounts": LUSTRE + NFS}), word("fail", "fs:/data", "drain")),
+        (call("mount.lustre: mount 10.0.0.41@tcp:/x failed: Input/output error", "mount -t lustre 10.0.0.41@tcp:/x /fsx"), GONE),
     ],
 )  # fmt: skip
 def test_calls_on_the_file_system(run, expected):
@@ -191,6 +194,37 @@ def test_calls_on_the_file_system(run, expected):
 def test_kernel_lines_of_an_eviction():
     line = f"LustreError: 167-0: {OST1}-osc-ffff: This client was evicted by {OST1}; in progress operations using this service will fail.\n"
     assert answer({"dmesg": f"[Tue Mar 10 04:13:40 2026] {line}"}) == OST_WARN
+
+
+def test_an_eviction_that_the_log_and_the_history_tell_is_one():
+    log = f"LustreError: 167-0: {OST1}-osc-ffff: This client was evicted by {OST1}; in progress operations will fail.\n"
+    roles = {"dmesg": f"[Fri Nov 17 17:59:20 2017] {log}", "tree": client(connection(OST1, "FULL", EVICTED))}
+    assert answer(roles, {"now": NOW, "job_start": NOW - 100}) == OST_NOTE
+
+
+def test_mounts_that_a_node_should_have():
+    context = {"expected_mounts": ["/fsx", "/data"]}
+    assert answer({"mounts": ROOT + LUSTRE}, context) == word("fail", "fs:/data", "drain")
+    assert answer({"mounts": ROOT + LUSTRE + LUSTRE.replace("/fsx", "/data")}, context) == PASS
+
+
+def test_quotas():
+    head = "Disk quotas for usr u (uid 1):\n     Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace\n"
+    context = {"command": "lfs quota -u u /fsx", "exit_code": 0}
+    assert (
+        answer(
+            {"stdout": head + "           /fsx  104860  102400  204800       -       7       0       0       -\n"},
+            context,
+        )
+        == PASS
+    )
+    assert (
+        answer(
+            {"stdout": head + "           /fsx 304860*  102400  204800    none       7       0       0       -\n"},
+            context,
+        )
+        == FULL
+    )
 
 
 def test_nothing_to_judge():

@@ -66,6 +66,13 @@ def test_lfs_df(text, expected):
         assert answer({"stdout": text}, {"command": "lfs df /fsx", "exit_code": 0}) == expected
 
 
+def test_a_table_that_tells_why_the_run_failed():
+    said = {"df": rows(61, "Input/output error"), "stderr": "lfs df: error: 5"}
+    assert answer(said, {"command": "lfs df /fsx", "exit_code": 5}) == word("fail", "ost:fsx-OST0001", "drain")
+    hung = {"df": rows(61, 60, tail="")}
+    assert answer(hung, {"command": "lfs df /fsx", "timed_out": True}) == word("unknown", "fs:/fsx", "drain")
+
+
 def test_plain_df_of_lustre():
     text = (
         "Filesystem              Size  Used Avail Use% Mounted on\n10.0.0.41@tcp:/abcdefgh 4.4T  3.1T  1.4T  70% /fsx\n"
