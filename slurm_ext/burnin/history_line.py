@@ -164,6 +164,21 @@ def key_of_line(line: Mapping[str, Any]) -> Key | None:
     return Key(instance_type, bucket, size, nccl, plugin, driver, data.get("sustained") is True)
 
 
+def measured_absent(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the nodes of a line's job that did not come, or were lost."""
+    return _names(_mapping(line.get("measured")).get("absent"))
+
+
+def reasons(line: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the findings of a leader's line say, by node; the lines of others carry none."""
+    found = {}
+    for finding in map(_mapping, _list(line.get("findings"))):
+        node, words = str(finding.get("target", "")).removeprefix("node:"), _list(finding.get("evidence"))
+        if is_node_name(node):
+            found[node] = str(words[0]) if words else str(finding.get("id", ""))
+    return found
+
+
 def measured_of(line: Mapping[str, Any]) -> list[Measured]:
     """Return the groups that a line tells of, in the order they ran; a group without names is the job's where it was alone."""
     time, every = time_of(line), nodes_of(line)

@@ -6,8 +6,11 @@ import glob
 import os
 import shutil
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from slurm_ext import command, credential_tls, shared
+from slurm_ext.burnin import history, history_line
 from slurm_ext.burnin.nccl import Nccl, candidates
 from slurm_ext.config import snapshot
 from slurm_ext.config.locate import Located
@@ -21,6 +24,9 @@ from slurm_ext.slurm import connect
 PROBE_S = 3.0
 
 DAY_S = 86_400.0
+
+#: So many days what a node's burn-in told of its library counts.
+TOLD_D = 30
 
 #: A library of 350 MB from a cold disk.
 NCCL_S = 30.0
@@ -50,8 +56,12 @@ def collect(located: Located) -> Facts:
         switches = shared.switches(settings.site.share, timeout_s=PROBE_S)
         live = [switch for switch in switches or () if switch.until > time.time()]
         facts = facts._replace(off={switch.room: switch.reason or "no reason given" for switch in live})
-    if _is_compute_node(facts):
-        facts = facts._replace(nccl=_nccl_problem(facts))
+    if settings.mode.burnin != "off":
+        problem = _nccl_problem(facts)
+        # A head node need not have the library: there it says something only where it loads.
+        facts = facts._replace(nccl=problem if _is_compute_node(facts) or not problem else None)
+        lines = history.read_shared(settings.site.share, since=time.time() - TOLD_D * DAY_S, timeout_s=PROBE_S)
+        facts = facts._replace(nccl_nodes=told_of_nccl(lines))
     openssl = shutil.which("openssl", path=command.CLEAN_PATH) is not None
     return facts._replace(munge=_munge_answers(located, errors), keys=_keys(located, errors), openssl=openssl)
 
@@ -60,6 +70,19 @@ def _is_compute_node(facts: Facts) -> bool:
     """Say whether the burn-in runs on this machine: the library need not be on a head node."""
     named = any(node.name == machine_name() for node in facts.nodes or ())
     return named or facts.settings.site.type == "lab" or os.path.exists("/proc/driver/nvidia/version")
+
+
+def told_of_nccl(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return node -> empty where its last burn-in ran, or why NCCL did not load there. `lines` of the history, oldest first."""
+    found: dict[str, str] = {}
+    for line in lines:
+        past = history_line.past_of(line)
+        if past is not None and past.busbw_gbs:
+            absent = history_line.measured_absent(line)
+            found.update((node, "") for node in past.nodes if node not in absent)
+        elif past is not None and past.rule == "burnin.library":
+            found.update(history_line.reasons(line))
+    return found
 
 
 def _nccl_problem(facts: Facts) -> str | None:

@@ -45,5 +45,6 @@ class Facts(NamedTuple):
     munge: bool | None = None
     keys: tuple[KeyAge, ...] | None = ()  # this machine's, newest first; none where there is no folder of them
     openssl: bool = True  # the program that makes certificates is there
-    nccl: str | None = None  # on a compute node: empty where the library loads, else why not
+    nccl: str | None = None  # empty where the library loads here, else why not; None on no compute node that lacks it
+    nccl_nodes: Mapping[str, str] = {}  # what nodes last told by their burn-ins: empty where it loaded, else why not
     errors: Mapping[str, str] = {}

@@ -9,6 +9,7 @@ from slurm_ext.burnin.gate import longest_s
 from slurm_ext.config.model import ROOMS
 from slurm_ext.config.modes import HEARTBEAT_FRESH_S
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
+from slurm_ext.slurm.hostlist import fold
 from slurm_ext.verdict import is_ours
 
 #: Releases that the test suite runs on or whose behaviour was read; outside of it we say so instead of guessing.
@@ -226,16 +227,27 @@ def _keys(facts: Facts) -> Iterator[Result]:
 
 def _nccl(facts: Facts) -> Iterator[Result]:
     mode = facts.settings.mode.burnin
-    if mode == "off" or facts.nccl is None:
-        return
-    if not facts.nccl:
-        yield Result("burnin.library", OK, "NCCL's library loads")
+    if mode == "off":
         return
     # Where the burn-in enforces, a missing library makes every verdict unknown, and on_unknown sends the jobs back.
     state = FAIL if mode == "enforce" else WARN
-    yield Result(
-        "burnin.library", state, facts.nccl, "Run `fmslurm install --nccl` on each node, or set burnin.nccl_library"
-    )
+    remedy = "Run `fmslurm install --nccl` on each node, or set burnin.nccl_library"
+    missing = [node for node, why in facts.nccl_nodes.items() if why]
+    if facts.nccl:
+        yield Result("burnin.library", state, facts.nccl, remedy)
+    if missing:
+        text = f"no NCCL on {fold(missing)}, by the last burn-in there: {facts.nccl_nodes[missing[0]]}"
+        yield Result("burnin.library", state, text, f"{remedy}; then `fmslurm burnin run {fold(missing)}`")
+    elif facts.nccl == "":
+        yield Result("burnin.library", OK, "NCCL's library loads")
+    elif facts.nccl is None and facts.nccl_nodes:
+        yield Result(
+            "burnin.library", OK, f"NCCL's library loaded on {len(facts.nccl_nodes)} nodes, by their last burn-in"
+        )
+    elif facts.nccl is None:
+        text = "NCCL's library is not on this machine, and no node's burn-in has told of one yet"
+        remedy += "; `fmslurm burnin run NODES` then says that it loads, as does doctor on a node"
+        yield Result("burnin.library", FAIL if mode == "enforce" else UNKNOWN, text, remedy)
 
 
 def _nodes(facts: Facts) -> Iterator[Result]:

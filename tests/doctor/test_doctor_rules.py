@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_ext.config.model import Burnin, Mode, Settings, Site
+from slurm_ext.doctor.collect import told_of_nccl
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts
 from slurm_ext.doctor.rules import examine
 from slurm_ext.hooks.decide import LEADERS, TAKE_OVER_S
@@ -26,6 +27,7 @@ GOOD = Facts(
     1.0,
     {},
     True,
+    nccl_nodes={"n0": ""},
 )
 
 
@@ -62,6 +64,12 @@ def test_a_good_cluster_is_all_ok() -> None:
         ({"nccl": "cannot load NCCL: tried libnccl.so.2"}, "burnin.library", FAIL),
         ({"nccl": "cannot load", "settings": Settings(mode=Mode(burnin="shadow"))}, "burnin.library", WARN),
         ({"nccl": ""}, "burnin.library", OK),
+        ({"nccl": "", "nccl_nodes": {}}, "burnin.library", OK),
+        ({"nccl_nodes": {}}, "burnin.library", FAIL),
+        ({"nccl_nodes": {}, "settings": Settings(mode=Mode(burnin="shadow"))}, "burnin.library", UNKNOWN),
+        ({"nccl_nodes": {"n0": "", "n1": "cannot load NCCL"}}, "burnin.library", FAIL),
+        ({"nccl": "", "nccl_nodes": {"n1": "cannot load NCCL"}}, "burnin.library", FAIL),
+        ({"nccl_nodes": {"n1": "no"}, "settings": Settings(mode=Mode(burnin="shadow"))}, "burnin.library", WARN),
         ({"config_path": ""}, "config.file", WARN),
         ({"settings": Settings()}, "config.share", WARN),
         ({"share_problem": "/share is writable by others"}, "config.share", FAIL),
@@ -97,3 +105,23 @@ def test_everything_that_is_wrong_has_a_remedy() -> None:
         version=None, slurm_config=None, hooks={}, snapshot_hash=None, heartbeat_age_s=None, munge=False
     )
     assert all(result.remedy for result in examine(broken) if result.state == FAIL)
+
+
+def test_nodes_tell_of_the_library_by_their_last_burn_in() -> None:
+    job = {"job": "7", "nodes": "n[0-2]", "node": "n0", "leads": True}
+    finding = {
+        "id": "burnin.library",
+        "target": "node:n1",
+        "action": "none",
+        "evidence": ["cannot load NCCL: tried /x"],
+    }
+    ran = {**job, "time": 1.0, "verdict": "pass", "rule": "burnin.all-nodes", "busbw_gbs": 3.0}
+    absent = {**ran, "measured": {"absent": ["n2"]}}
+    lacks = {**job, "time": 2.0, "verdict": "unknown", "rule": "burnin.library", "findings": [finding]}
+    follower = {**job, "time": 3.0, "verdict": "unknown", "rule": "burnin.library", "node": "n2"}
+    mended = {**ran, "time": 4.0}
+    assert told_of_nccl([]) == {}
+    assert told_of_nccl([absent]) == {"n0": "", "n1": ""}
+    assert told_of_nccl([absent, lacks, follower]) == {"n0": "", "n1": "cannot load NCCL: tried /x"}
+    assert told_of_nccl([lacks, mended]) == {"n0": "", "n1": "", "n2": ""}
+    assert told_of_nccl([{**lacks, "findings": "?"}, {"verdict": 3}]) == {}
