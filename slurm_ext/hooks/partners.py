@@ -20,6 +20,9 @@ from slurm_ext.verdict import UNKNOWN
 #: A burn-in that is over sooner (seconds) is over before anybody could ask what it does.
 QUIET_S = 1.0
 
+#: A node alone in its job hears of the attempt's end from the controller alone: it looks less often (seconds).
+ALONE_LOOK_S = 2.0
+
 #: The rule of a burn-in that was left, since the attempt was decided elsewhere.
 ENDED = "burnin.ended-elsewhere"
 
@@ -42,11 +45,15 @@ def burnin(job: HookJob, settings: Settings, *, share: str, asked: Asked) -> tup
     started = time.monotonic()
     teller = _Teller(job, settings, share)
     said: Word | None = None
+    every_s = ALONE_LOOK_S if len(job.nodes) == 1 else 0.0
+    look_at = started + every_s
 
     def meanwhile() -> bool:
-        nonlocal said
-        said = marks.word(share, job)
-        if said is None and time.monotonic() - started > QUIET_S:
+        nonlocal said, look_at
+        now = time.monotonic()
+        if now >= look_at:
+            said, look_at = marks.word(share, job), now + every_s
+        if said is None and now - started > QUIET_S:
             teller.tell()
         return said is None
 
