@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gated_lab import finish, names, phase, put_back, restarts, run, shown, start
+from gated_lab import agent_of, finish, names, phase, put_back, restarts, run, shown, start
 from installed_lab import config_path, configure, installed, own_munged
 from test_cluster_hooks import hooks_running, read, reasons, submit, trail, until
 
-from slurm_ext.lab import daemons
+from slurm_ext.lab import daemons, process
 from slurm_ext.lab.cluster import Lab
 
 #: Speed is not what is tried here: only standing still is too slow, however busy the machine is.
@@ -133,6 +133,19 @@ def test_a_munged_that_dies_in_the_gate_drains_nobody(site: Lab) -> None:
     assert "ran" in read(out)
     # Who has met needs munge no more: what follows is signed with what they agreed upon.
     assert (verdicts(site, job, 3), restarts(site, job)) == (["pass"] * 3, 0)
+
+
+def test_an_agent_that_stands_still_costs_the_job_that_node_alone_and_is_gone_afterwards(site: Lab) -> None:
+    lost = site.nodes[1]
+    job, _ = submit(site, "true\n", "-N3", "--comment=fm:1;r=")
+    measuring(site, job)
+    agents = agent_of(site, lost)  # and its workers, which are forked from it
+    assert len(agents) > 1
+    for pid in agents:
+        os.kill(pid.pid, signal.SIGSTOP)
+    goes_on_without(site, job, lost, f"went away: {lost}", "no sign of life")
+    # It cannot see that nobody waits for it: whoever cleans up behind the job ends it.
+    until(lambda: not any(process.alive(pid) for pid in agents), "nothing of it is left")
 
 
 @pytest.mark.parametrize("place", [1, pytest.param(0, marks=pytest.mark.soak)])

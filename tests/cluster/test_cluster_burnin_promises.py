@@ -19,7 +19,7 @@ CRAWLING = {"floor_busbw_gbs": 0.002, "pair_floor_busbw_gbs": 0.002}
 
 #: Our hook in a job of two nodes that it takes for one of a thousand, as Slurm writes such a list.
 THOUSAND = """#!/bin/sh
-SLURM_NODELIST="$SLURM_JOB_NODELIST$SLURM_NODELIST,far-[0001-0899,0901-0999]"
+SLURM_NODELIST="${{SLURM_JOB_NODELIST:-$SLURM_NODELIST}},far-[0001-0899,0901-0999]"
 SLURM_JOB_NODELIST=
 export SLURM_NODELIST SLURM_JOB_NODELIST
 exec {hook} "$@"

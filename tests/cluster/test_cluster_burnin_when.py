@@ -148,6 +148,7 @@ def test_a_heterogeneous_job_gets_local_checks_and_is_stopped_as_a_whole(site: L
     leader = done.stdout.strip()
     until(lambda: bad in reasons(site), f"{bad} is drained")
     assert list(reasons(site)) == [bad]
+    assert reasons(site)[bad].startswith("fmslurm: gpu.lost gpu@0000:86:00: ")
     until(lambda: restarts(site, leader) == 1, "the leader of the job was sent back")
     # By the hook of the component's own node, before it failed and Slurm could leave the rest running.
     acted = trail(site, bad, leader, "job.requeue")
