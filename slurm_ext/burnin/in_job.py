@@ -104,10 +104,10 @@ def report(nodes: Sequence[NodeFacts], *, expected: int, instance_type: str) -> 
         lines.append(f"{_WORD[judged.verdict]}{where}: {'; '.join(finding.evidence)} [{finding.id}]")
         ids.append(finding.id)
     verdicts = {judged.verdict for judged in found}
-    counted, silent = _counters(nodes, expected)
+    counted, refuted = _counters(nodes, expected)
     if counted:
         lines.append(counted)
-    if silent and expected > 1:
+    if refuted and expected > 1:
         verdicts.add(FAIL)
         ids.append("in-job-no-efa-bytes")
     if missing := expected - len(nodes):
@@ -129,7 +129,8 @@ def _remedy(finding: str) -> str:
 
 
 def _counters(nodes: Sequence[NodeFacts], expected: int) -> tuple[str, bool]:
-    """Return what EFA's counters say, and whether a node is silent that should not be."""
+    """Return what EFA's counters say, and whether a node is silent that should not be: one where NCCL spoke with other
+    nodes, or beside nodes that do send. A command that never used NCCL between nodes sends nothing, and rightly so."""
     known = [facts for facts in nodes if facts.efa_bytes is not None]
     if not known:
         return ("EFA's counters cannot be read here: only NCCL's own word counts" if nodes else ""), False
@@ -138,4 +139,12 @@ def _counters(nodes: Sequence[NodeFacts], expected: int) -> tuple[str, bool]:
     silent = [facts.node for facts in known if facts.node not in sending]
     if silent:
         line += f"; none: {', '.join(silent[:5])}{' and more' if len(silent) > 5 else ''}"
-    return line, bool(silent)
+    refuted = silent and (sending or any(_between_nodes(facts) for facts in known if facts.node in silent))
+    return line, bool(refuted)
+
+
+def _between_nodes(facts: NodeFacts) -> bool:
+    """Say whether NCCL's ranks of this node are some of a larger communicator, or its channels leave the node."""
+    here = len({rank for process in facts.processes for rank in process.seen})
+    most = max((process.ranks or 0 for process in facts.processes), default=0)
+    return most > here or any(process.net_count for process in facts.processes)

@@ -24,7 +24,7 @@ from slurm_ext.cli.instance import instance_type
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import at_node
 from slurm_ext.errors import EXIT_FINDING, UsageError
-from slurm_ext.verdict import FAIL
+from slurm_ext.verdict import FAIL, one_line
 
 #: The first word comes as soon as the network is known: nobody wants to hear of TCP after a week of training.
 LOOK_EVERY_S = 5.0
@@ -71,6 +71,10 @@ def nccl_check(folder: str, keep: bool, strict: bool, report_file: str, command:
         except OSError as exc:
             raise UsageError(f"cannot run {command[0]}: {exc.strerror}") from exc
     place.make()
+    if place.speaks and (own := os.environ.get("NCCL_DEBUG_FILE")):
+        _say(
+            f"NCCL's log goes to {environment['NCCL_DEBUG_FILE']} and not to {one_line(own, 200)}; --keep leaves it there"
+        )
     try:
         code, last = _run(command, environment, place)
         _finish(last, report_file)
@@ -118,11 +122,21 @@ def _environment(environ: Mapping[str, str], logs: Path) -> dict[str, str]:
     wanted = dict(environ)
     if wanted.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         wanted["NCCL_DEBUG"] = "INFO"
-    named = [word for word in wanted.get("NCCL_DEBUG_SUBSYS", "").upper().split(",") if word]
-    if "ALL" not in named:
-        wanted["NCCL_DEBUG_SUBSYS"] = ",".join(dict.fromkeys((*named, *_SUBSYSTEMS)))
+    wanted["NCCL_DEBUG_SUBSYS"] = _subsystems(wanted.get("NCCL_DEBUG_SUBSYS", ""))
     wanted["NCCL_DEBUG_FILE"] = str(logs / "nccl.%h.%p")
     return wanted
+
+
+def _subsystems(asked: str) -> str:
+    """Return what was asked for with what is needed here. A list that begins with ^ names what is not to be logged."""
+    but = asked.startswith("^")
+    named = [word for word in asked.removeprefix("^").upper().split(",") if word]
+    if but and "ALL" not in named:
+        left_out = [word for word in named if word not in _SUBSYSTEMS]
+        return f"^{','.join(left_out)}" if left_out else "ALL"
+    if "ALL" in named and not but:
+        return "ALL"
+    return ",".join(dict.fromkeys((*(() if but else named), *_SUBSYSTEMS)))
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str], place: _Place) -> tuple[int, Report | None]:

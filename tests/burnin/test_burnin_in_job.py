@@ -16,6 +16,7 @@ from conftest import Cluster
 from slurm_ext.burnin import in_job
 from slurm_ext.burnin.in_job import NodeFacts
 from slurm_ext.burnin.nccl_log import parse
+from slurm_ext.cli import nccl_check
 from slurm_ext.cli.instance import instance_type
 from slurm_ext.config.model import Settings, Site
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN
@@ -59,7 +60,7 @@ sys.exit(int(os.environ.get("JOB_EXIT", "0")))
 
 
 def step(
-    cluster: Cluster, tmp_path: Path, *, outer: bool = False, options: tuple[str, ...] = (), **more: str
+    cluster: Cluster, tmp_path: Path, *, options: tuple[str, ...] = (), command: tuple[str, ...] = (), **more: str
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run the program as the tasks of a step, one on each node, under nccl-check."""
     program = tmp_path / "program.py"
@@ -68,7 +69,7 @@ def step(
     libraries = str(Path(cluster.settings.burnin.nccl_library).parent)
     started = []
     for rank, node in enumerate(cluster.nodes):
-        own = [sys.executable, str(program), libraries, str(tmp_path / "id")]
+        own = [*(command or (sys.executable, str(program), libraries, str(tmp_path / "id")))]
         check = [sys.executable, "-m", "slurm_ext.cli", "nccl-check", *options, "--dir", str(tmp_path), "--", *own]
         environ = {
             **os.environ,
@@ -199,6 +200,54 @@ def test_one_node_whose_counters_stand_still_is_named() -> None:
     assert report.verdict == FAIL
     assert any("1 of 2 nodes send EFA bytes; none: b" in line for line in report.lines)
     assert any(line.startswith("do:") for line in report.lines)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["no-nccl", "each-node-by-itself"])
+def test_a_command_without_nccl_between_nodes_is_not_refuted_by_still_counters(inside: bool) -> None:
+    alone = "{h}:10:10 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 1 cudaDev 0 - Init COMPLETE\n"
+    text = alone if inside else ""
+    nodes = [facts(name, 0, text=text, efa_bytes=0) for name in ("a", "b")]
+    report = in_job.report(nodes, expected=2, instance_type="p5.48xlarge")
+    assert report.verdict == UNKNOWN, report
+    assert "in-job-no-efa-bytes" not in report.findings
+    assert any("0 of 2 nodes send EFA bytes" in line for line in report.lines)
+
+
+def test_counters_that_stand_still_below_a_communicator_of_both_nodes_refute_it() -> None:
+    nodes = [facts("a", 0, efa_bytes=0), facts("b", 1, efa_bytes=0)]
+    report = in_job.report(nodes, expected=2, instance_type="p5.48xlarge")
+    assert report.verdict == FAIL
+    assert "in-job-no-efa-bytes" in report.findings
+
+
+def test_a_step_that_never_used_nccl_is_unknown_and_strict_lets_it_be(two: Cluster, tmp_path: Path) -> None:
+    done = step(two, tmp_path, options=("--strict",), command=("true",))
+    assert [one.returncode for one in done] == [0, 0], done
+    assert "nccl-check: unknown" in done[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ("", "INIT,NET,ENV"),
+        ("graph,NET", "GRAPH,NET,INIT,ENV"),
+        ("ALL", "ALL"),
+        ("COLL,ALL", "ALL"),
+        ("^TUNING", "^TUNING"),
+        ("^TUNING,INIT,NET", "^TUNING"),
+        ("^INIT,env", "ALL"),
+        ("^ALL", "INIT,NET,ENV"),
+        ("^", "ALL"),
+    ],
+)
+def test_nccls_subsystems_are_those_asked_for_and_ours(asked: str, wanted: str) -> None:
+    assert nccl_check._subsystems(asked) == wanted
+
+
+def test_a_log_file_of_the_users_own_is_not_replaced_without_a_word(two: Cluster, tmp_path: Path) -> None:
+    done = step(two, tmp_path, command=("sh", "-c", "echo $NCCL_DEBUG_FILE"), NCCL_DEBUG_FILE="/home/me/nccl.log")
+    assert "fmslurm-nccl-7.0/n0/nccl" in done[0].stdout
+    assert ["/home/me/nccl.log" in one.stderr for one in done] == [True, False]
 
 
 def test_all_is_well() -> None:
