@@ -9,7 +9,7 @@ import click
 from slurm_ext import events
 from slurm_ext.cli.output import say_json
 from slurm_ext.config.locate import Located, trail_path
-from slurm_ext.site import nccl
+from slurm_ext.site import nccl, nccl_wheel
 
 
 def folder_of(located: Located, asked: str) -> str:
@@ -24,11 +24,15 @@ def deliver(located: Located, *, version: str, cuda: int, wheel: str, to: str, d
     driver = nccl.driver_here(settings.site.root if "%n" not in settings.site.root else "/")
     release = nccl.choose(version, cuda, driver)
     if dry_run:
+        nccl.may_write(os.path.abspath(folder))
+        if wheel:
+            nccl_wheel.look_at(wheel, release)
         place = os.path.join(folder, release.name)
         if as_json:
             say_json({"dry_run": True, "release": release._asdict(), "driver": driver, "place": place})
         else:
-            click.echo(f"would fetch {release.wheel} ({release.size_bytes >> 20} MiB) into {place}")
+            how = f"unpack {wheel}" if wheel else f"fetch {release.wheel} ({release.size_bytes >> 20} MiB)"
+            click.echo(f"would {how} into {place}")
         return
     trail = trail_path(settings)
     told = events.Event(

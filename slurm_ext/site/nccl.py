@@ -18,22 +18,21 @@ import json
 import os
 import re
 import shutil
-import sys
-import zipfile
+import stat
 from collections.abc import Callable, Iterator
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from slurm_ext import command
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.files import link_atomic, owner_is_trusted, sync_folder, write_atomic
+from slurm_ext.site import nccl_wheel
 from slurm_ext.site.nccl_releases import DEFAULT_VERSION, DRIVER_MIN, RELEASES, NcclRelease, cuda_for, find
 
 NOTE = "fmslurm-nccl.json"
 CURRENT = "current"
 LIBRARY = "lib/libnccl.so.2"
 
-#: 350 MB over a slow proxy; and a minute for a machine whose disk is busy to hash and unpack it.
-FETCH_S = 1800.0
+#: A minute for a machine whose disk is busy.
 LOAD_S = 60.0
 SMI_S = 20.0
 
@@ -42,7 +41,6 @@ ROOM_FACTOR = 2.6
 
 _CHUNK = 4 << 20
 _UNFINISHED = re.compile(r"\.cu\d+-[0-9.]+\.[0-9a-f]{12}")
-_IN_WHEEL = "nvidia/nccl/lib/libnccl.so.2"
 
 Say = Callable[[str], None]
 
@@ -119,8 +117,8 @@ def _deliver(folder: str, release: NcclRelease, say: Say, wheel: str) -> Deliver
     try:
         if not wheel:
             say(f"fetching {release.wheel} ({release.size_bytes >> 20} MiB)")
-            wheel = _fetch(release, temporary)
-        _unpack(wheel, release, temporary)
+        checked = nccl_wheel.copy(wheel, release, temporary) if wheel else nccl_wheel.fetch(release, temporary)
+        nccl_wheel.unpack(checked, temporary, LIBRARY)
         version = _answers(os.path.join(temporary, LIBRARY))
         for name in os.listdir(temporary):
             if name.endswith(".whl"):
@@ -212,10 +210,23 @@ def _may_write(folder: str) -> None:
     """Make the folder; root loads what lies there, so nobody else may write it."""
     try:
         os.makedirs(folder, mode=0o755, exist_ok=True)
-        state = os.stat(folder)
     except OSError as exc:
         raise LackingError(f"{folder} cannot be made: {exc.strerror}", remedy="Say --nccl-to another folder") from exc
-    if not owner_is_trusted(state):
+    may_write(folder)
+
+
+def may_write(folder: str) -> None:
+    """Raise LackingError where a folder, or the nearest one above it that is there, cannot hold what root loads."""
+    asked = folder
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    try:
+        state = os.stat(folder)
+    except OSError as exc:
+        raise LackingError(f"{folder} cannot be used: {exc.strerror}", remedy="Say --nccl-to another folder") from exc
+    if not stat.S_ISDIR(state.st_mode):
+        raise LackingError(f"{folder} is no folder", remedy="Say --nccl-to another one")
+    if folder == asked and not owner_is_trusted(state):
         raise LackingError(
             f"{folder} may be written by others, and root would load what lies there",
             remedy=f"chmod go-w {folder}; chown root {folder}",
@@ -230,64 +241,6 @@ def _room_for(folder: str, release: NcclRelease) -> None:
             f"{folder} has {free >> 20} MiB free, {wanted >> 20} are needed",
             remedy="Say --nccl-to a folder on another disk",
         )
-
-
-def _fetch(release: NcclRelease, folder: str) -> str:
-    """Let pip fetch the wheel from the index this machine is set up for; pip itself refuses another hash."""
-    wanted = os.path.join(folder, "wanted.txt")
-    with open(wanted, "w", encoding="ascii") as stream:
-        stream.write(f"{release.package}=={release.version} --hash=sha256:{release.sha256}\n")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    own = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k.lower().endswith("_proxy") or k == "HOME"}
-    try:
-        said = command.run(
-            [*pip, "--disable-pip-version-check", "--no-cache-dir", "--dest", folder, "-r", wanted],
-            timeout_s=FETCH_S,
-            env=command.clean_env(TMPDIR=folder, **own),
-        )
-    finally:
-        os.unlink(wanted)
-    if not said.ok:
-        raise LackingError(
-            f"cannot fetch {release.wheel}: {said.words()}",
-            remedy=f"Bring the file here by other means and say --wheel FILE (sha256 {release.sha256})",
-        )
-    return os.path.join(folder, release.wheel)
-
-
-def _unpack(wheel: str, release: NcclRelease, place: str) -> None:
-    """Check the wheel's hash and take library and licence out of it."""
-    try:
-        found = _sha256(wheel)
-    except OSError as exc:
-        raise LackingError(f"{wheel} cannot be read: {exc.strerror}", remedy="Say --wheel FILE") from exc
-    if found != release.sha256:
-        raise LackingError(
-            f"{wheel} is not {release.wheel}: its sha256 is {found}, not {release.sha256}",
-            remedy="It was cut short or is another release: fetch it again, or say --nccl-version",
-        )
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            licence = next(name for name in archive.namelist() if name.lower().endswith("license.txt"))
-            os.mkdir(os.path.join(place, "lib"), 0o755)
-            for name, target, mode in ((_IN_WHEEL, LIBRARY, 0o755), (licence, "License.txt", 0o644)):
-                with archive.open(name) as source:
-                    _copy(source, os.path.join(place, target), mode)
-    except (zipfile.BadZipFile, KeyError, StopIteration) as exc:
-        raise LackingError(f"{wheel} has no {_IN_WHEEL} or no licence: {exc!r}", remedy="Fetch it again") from exc
-    except OSError as exc:
-        raise LackingError(
-            f"cannot unpack into {place}: {exc.strerror}", remedy="Say --nccl-to another folder"
-        ) from exc
-
-
-def _copy(source: IO[bytes], target: str, mode: int) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as stream:
-        shutil.copyfileobj(source, stream, _CHUNK)
-        os.fchmod(descriptor, mode)
-        stream.flush()
-        os.fsync(descriptor)
 
 
 def _sha256(path: str) -> str:

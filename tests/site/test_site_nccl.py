@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from slurm_ext.cli import install as commands
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.site import nccl, nccl_releases
+from slurm_ext.site import nccl, nccl_releases, nccl_wheel
 from slurm_ext.site.nccl_releases import NcclRelease
 
 SOURCE = "int ncclGetVersion(int *v) { *v = 23004; return 0; }\n"
@@ -115,7 +115,14 @@ def test_a_changed_library_is_brought_anew(tmp_path: Path, wheel: Path, release:
 
 def test_a_wrong_wheel_changes_nothing(tmp_path: Path, wheel: Path, release: NcclRelease) -> None:
     folder = tmp_path / "nccl"
-    for content, word in ((wheel.read_bytes()[:-9], "sha256"), (b"", "sha256")):
+    whole = wheel.read_bytes()
+    other = whole[:-1] + bytes([whole[-1] ^ 1])
+    for content, word in (
+        (whole[:-9], "bytes, not"),
+        (b"", "has 0 bytes"),
+        (whole + b"x", "bytes, not"),
+        (other, "sha256"),
+    ):
         (tmp_path / "bad.whl").write_bytes(content)
         with pytest.raises(LackingError, match=word):
             nccl.deliver(str(folder), release, quiet, wheel=str(tmp_path / "bad.whl"))
@@ -123,10 +130,46 @@ def test_a_wrong_wheel_changes_nothing(tmp_path: Path, wheel: Path, release: Ncc
         nccl.deliver(str(folder), release, quiet, wheel=str(tmp_path / "none.whl"))
     text = b"not a zip file"
     (tmp_path / "text.whl").write_bytes(text)
-    lying = release._replace(sha256=hashlib.sha256(text).hexdigest())
+    lying = release._replace(sha256=hashlib.sha256(text).hexdigest(), size_bytes=len(text))
     with pytest.raises(LackingError, match="has no"):
         nccl.deliver(str(folder), lying, quiet, wheel=str(tmp_path / "text.whl"))
     assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/stdin", "fifo", "."])
+def test_what_is_no_file_is_no_wheel_and_is_not_waited_for(tmp_path: Path, release: NcclRelease, name: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    path = str(tmp_path / name)
+    for look in (
+        lambda: nccl.deliver(str(tmp_path / "nccl"), release, quiet, wheel=path),
+        lambda: nccl_wheel.look_at(path, release),
+    ):
+        with pytest.raises(LackingError, match=r"no regular file|cannot be read"):
+            look()
+    assert os.listdir(tmp_path / "nccl") == []
+
+
+def test_what_was_checked_is_what_is_unpacked(
+    tmp_path: Path, wheel: Path, release: NcclRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder that the wheel lies in may put another in its place, or write into it, at any moment."""
+    brought = tmp_path / "brought.whl"
+    brought.write_bytes(wheel.read_bytes())
+    other = tmp_path / "other.whl"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("nvidia/nccl/lib/libnccl.so.2", "planted")
+        archive.writestr("x.dist-info/licenses/License.txt", "planted")
+    real = nccl_wheel.unpack
+
+    def swapped(checked: str, place: str, library: str) -> None:
+        brought.write_bytes(other.read_bytes())
+        real(checked, place, library)
+
+    monkeypatch.setattr(nccl_wheel, "unpack", swapped)
+    done = nccl.deliver(str(tmp_path / "nccl"), release, quiet, wheel=str(brought))
+    assert done.version == 23004
+    assert (tmp_path / "nccl/current/License.txt").read_text() == "the licence"
+    assert sorted(os.listdir(tmp_path / "nccl" / release.name)) == ["License.txt", "fmslurm-nccl.json", "lib"]
 
 
 def test_a_library_that_does_not_load_is_not_installed(tmp_path: Path) -> None:
@@ -134,7 +177,8 @@ def test_a_library_that_does_not_load_is_not_installed(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("nvidia/nccl/lib/libnccl.so.2", "no ELF")
         archive.writestr("x.dist-info/licenses/License.txt", "l")
-    release = NcclRelease("2.30.4", 12, path.name, hashlib.sha256(path.read_bytes()).hexdigest(), 1)
+    content = path.read_bytes()
+    release = NcclRelease("2.30.4", 12, path.name, hashlib.sha256(content).hexdigest(), len(content))
     with pytest.raises(LackingError, match="cannot load"):
         nccl.deliver(str(tmp_path / "nccl"), release, quiet, wheel=str(path))
     assert os.listdir(tmp_path / "nccl") == []
@@ -205,6 +249,10 @@ def test_the_command(
     told = runner.invoke(commands.install, [*asked, "--dry-run", "--json"])
     assert json.loads(told.stdout)["place"] == str(tmp_path / "opt/nccl/cu12-2.30.4")
     assert not (tmp_path / "opt").exists()
+    (tmp_path / "text").write_text("x")
+    for wrong in (["--nccl-to", os.devnull], ["--nccl-to", f"{tmp_path}/text/below"], ["--wheel", f"{tmp_path}/text"]):
+        refused = runner.invoke(commands.install, ["--nccl", "--cuda", "12", "--dry-run", *wrong])
+        assert isinstance(refused.exception, LackingError), refused.output
     if os.geteuid() != 0:
         return
     result = runner.invoke(commands.install, [*asked, "--json"])
