@@ -46,6 +46,7 @@ RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("burnin", "rendezvous_s"): (0.5, 3_600),
     ("burnin", "min_nodes"): (1, 100_000),
     ("burnin", "group_nodes"): (2, 512),
+    ("burnin", "message_bytes"): (1_024, float(1 << 40)),
     ("burnin", "sustain_s"): (0, 600),
     ("burnin", "strict_sustain_s"): (0, 3_600),
     ("burnin", "iterations"): (1, 100_000),
@@ -232,6 +233,12 @@ def check_together(settings: model.Settings) -> list[tuple[str, str]]:
     ports = settings.burnin.port_range
     if len(ports) != 2 or ports[0] > ports[1]:
         wrong.append(("burnin.port_range", "expected two ports, the lower one first: [42000, 42999]"))
+    rendezvous_s, deadline_s = settings.burnin.rendezvous_s, settings.burnin.deadline_s
+    if rendezvous_s >= deadline_s:
+        # The one that a person wrote, where it is only one of them.
+        key = "deadline_s" if rendezvous_s == model.Burnin().rendezvous_s else "rendezvous_s"
+        words = f"rendezvous_s ({_number(rendezvous_s)}) must be below deadline_s ({_number(deadline_s)})"
+        wrong.append((f"burnin.{key}", f"{words}: nodes that meet at its end would have no time to run"))
     names: set[str] = set()
     for number, tier in enumerate(settings.staging.tiers):
         at = f"staging.tiers[{number}]"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_ext.config import meanings, model, render, yaml_file
 from slurm_ext.config.model import Settings, Tier
-from slurm_ext.config.rules import SECTIONS, keys
+from slurm_ext.config.rules import SECTIONS, check_together, keys
 from slurm_ext.config.yaml_file import InvalidSettingsError, load, origins, parse
 from slurm_ext.errors import ConfigError
 
@@ -68,6 +68,9 @@ WRONG = [
     ("burnin: {port_range: [9000]}\n", 1, "burnin.port_range", "two ports"),
     ("burnin: {port_range: [9001, 9000]}\n", 1, "burnin.port_range", "lower one first"),
     ("burnin: {port_range: [1, 9000]}\n", 1, "burnin.port_range[0]", "outside 1024"),
+    ("burnin:\n  deadline_s: 6\n  rendezvous_s: 100\n", 3, "burnin.rendezvous_s", "below deadline_s (6)"),
+    ("burnin: {deadline_s: 30}\n", 1, "burnin.deadline_s", "rendezvous_s (30) must be below"),
+    *((f"burnin: {{message_bytes: {n}}}\n", 1, "burnin.message_bytes", "outside 1024") for n in (0, 1, 3, 1023)),
     ("site: {cluster: 12}\n", 1, "site.cluster", 'write it in quotes: "12"'),
     ("site: {cluster: off}\n", 1, "site.cluster", "in quotes"),
     ("site: {cluster: }\n", 1, "site.cluster", 'write ""'),
@@ -223,7 +226,7 @@ ANY_SETTINGS = st.builds(
     source_hash=st.just(""),
     generation=st.just(0),
     **{s: st.builds(kind, **{n: some(s, n) for n in keys(s)}) for s, kind in SECTIONS.items()},
-)
+).filter(lambda made: not check_together(made))
 
 
 @settings(max_examples=60, deadline=None)

@@ -39,6 +39,7 @@ class Gated(Site):
             sustain_s=0.0,
             strict_sustain_s=0.0,
             deadline_s=20.0,
+            rendezvous_s=10.0,
             floor_busbw_gbs=0.001,
             pair_floor_busbw_gbs=0.001,
             nccl_library=str(libraries / "libnccl.so.2"),
