@@ -24,7 +24,14 @@ def missing(present: Collection[str], expected: int, instance_type: str = "") ->
     known = efa_types.efa_names(instance_type)
     if len(known) == expected and set(present) <= set(known):
         return tuple(name for name in known if name not in present)
-    return _by_rhythm(present, expected)
+    return _by_rhythm(present, expected) or _by_number(present, expected)
+
+
+def _by_number(present: Collection[str], expected: int) -> tuple[str, ...]:
+    """Return the gaps in efa_0, efa_1, ... of older user spaces, where the last number is there."""
+    numbered = [f"efa_{at}" for at in range(expected)]
+    gap = set(present) <= set(numbered) and numbered[-1] in present
+    return tuple(name for name in numbered if name not in present) if gap else ()
 
 
 def _by_rhythm(present: Collection[str], expected: int) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Pure, standard library only, light to import.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -25,6 +24,8 @@ DENIED = ("EACCES", "EPERM")
 
 def parse_tree(text: str) -> Tree | None:
     """Return the tree in a capture's JSON, None where it is none."""
+    import json  # here, since the live path reads files
+
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_ext.gate import xid
+from slurm_ext.gate import efa_log, xid
 from slurm_ext.gate.kernel_log import same_boot
 from slurm_ext.gate.model import Judged, KernelLine, judged
 from slurm_ext.patterns import pattern
@@ -23,10 +23,6 @@ _RECOVERY = pattern(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to (
 _OFF_BUS = pattern(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}:? .*fallen off the bus", needs="fallen off the bus")
 _INIT = pattern(rf"NVRM: GPU {_PCI}: (?:RmInitAdapter|rm_init_adapter) failed", needs="failed")
 _SXID = pattern(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d+), (Fatal|Non-fatal)", needs="SXid")
-_EFA_SILENT = pattern(
-    r"(?:infiniband |efa \S+ )?(\w+): The device didn't send any completion for admin cmd", needs="send any completion"
-)
-_EFA_REFUSED = pattern(r"(?:infiniband |efa \S+ )?(\w+): Failed to process command", needs="Failed to process command")
 _CARRIER = pattern(r"(?:systemd-networkd\[\d+\]: )?(ib\w*): (?:lost carrier|[Ll]ink is [Dd]own|link down)", needs="ib")
 _NVME_TIMEOUT = pattern(r"nvme (nvme\d+): I/O .*timeout", needs="timeout")
 _NVME_DEAD = pattern(
@@ -161,10 +157,8 @@ def _other(text: str) -> list[Judged]:
         fatal = found[3] == "Fatal"
         word, action = (FAIL, "reboot") if fatal else (WARN, "warn")
         return [judged(word, f"nvswitch.sxid-{found[2]}", f"nvswitch:{found[1]}", action, text)]
-    if found := _EFA_SILENT.match(text):
-        return [judged(FAIL, "efa.no-completion", f"efa:{found[1]}", "replace", text)]
-    if found := _EFA_REFUSED.match(text):
-        return [judged(WARN, "efa.command-error", f"efa:{found[1]}", "warn", text)]
+    if item := efa_log.judge(text):
+        return [item]
     if found := _NVME_DEAD.match(text):
         return [judged(FAIL, "disk.nvme-dead", f"disk:{found[1]}", "replace", text)]
     if found := _NVME_TIMEOUT.match(text):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from slurm_ext.aws import catalogue, efa_types
-from slurm_ext.gate import efa_counters, efa_facts, efa_rules, kernel_log, kernel_rules, rdma_text
+from slurm_ext.gate import efa_counters, efa_facts, efa_log, efa_rules, kernel_log, kernel_rules, rdma_text
 from slurm_ext.gate.case import Case
 from slurm_ext.gate.efa_facts import Efa
 from slurm_ext.gate.efa_rules import Wanted
 from slurm_ext.gate.file_tree import Tree, parse_tree
 from slurm_ext.gate.model import Judged, judged
-from slurm_ext.verdict import FAIL, UNKNOWN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 
 #: Which role a stdout is, by a word of the command that printed it.
 _COMMANDS = (
@@ -28,6 +28,9 @@ def judge(case: Case) -> list[Judged]:
     """Return what the folder says of EFA."""
     wanted = _wanted(case)
     texts = _by_role(case)
+    if wanted.number is None and "tree_after" in texts and (first := parse_tree(texts.get("tree_before", ""))):
+        # What is compared is the window: the first reading tells how many devices there are.
+        wanted = wanted._replace(number=len(efa_facts.read(first).devices) or None)
     items: list[Judged] = []
     views = 0
     kernel: list[str] | None = None
@@ -72,7 +75,11 @@ def judge(case: Case) -> list[Judged]:
         views += 1
         lines = [line for text in logs for line in kernel_log.parse(text)]
         boot_id = str(case.context.get("boot_id", ""))
-        items += kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=_moment(case, "boot_time"))
+        boot = _moment(case, "boot_time")
+        items += efa_log.judge_lines([one.text for one in lines if kernel_log.same_boot(one, boot_id, boot)])
+        told = {item.finding.target for item in items}
+        logged = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot)
+        items += [item for item in logged if item.finding.target not in told or item.finding.target == "node"]
     if not views:
         items.append(judged(UNKNOWN, "efa.no-probe", "node", "none", "no file of a kind that can be judged"))
     return _one_event(items)
@@ -231,6 +238,8 @@ def _fi_info(text: str, wanted: Wanted, case: Case, kernel: list[str] | None) ->
 def _one_event(items: list[Judged]) -> list[Judged]:
     """Return the findings without those that tell one event again: a gone device is gone in every view."""
     missing = {item.finding.target for item in items if item.finding.id in ("efa.missing", "efa.driver-not-bound")}
+    if any(item.verdict != PASS and item.finding.id != "efa.no-reference" for item in items):
+        items = [item for item in items if item.finding.id != "efa.no-reference"]  # something else is known, or is not
     kept: dict[tuple[str, str], Judged] = {}
     told_of_node = any(item.finding.id in ("efa.missing", "efa.none-there", "efa.driver-not-loaded") for item in items)
     for item in items:

@@ -162,6 +162,14 @@ def test_growth_between_two_readings(before, after, context, expected):
     assert answer(roles, instance_type="p4d.24xlarge", context=context) == expected
 
 
+def test_without_a_type_the_first_reading_tells_how_many():
+    roles = {"tree_before": tree(P4D), "tree_after": tree(P4D, rdmap16s27__rx_drops=10**6)}
+    assert answer(roles) == ("warn", {("efa:rdmap16s27", "warn")})
+    assert answer({**roles, "tree_after": roles["tree_before"]}) == PASS
+    assert answer({**roles, "tree_after": tree(P4D[1:])}) == lacking(P4D[0])
+    assert answer({"tree": tree(P4D, rdmap16s27__no_completion_cmds=1)}) == lacking("rdmap16s27")
+
+
 def test_a_device_that_left_between_two_readings_and_one_that_came():
     both, three = tree(P4D), tree(P4D[:3])
     assert answer({"tree_before": both, "tree_after": three}, instance_type="p4d.24xlarge") == lacking(P4D[3])
@@ -235,10 +243,35 @@ def test_devices_of_other_makers_are_not_counted():
     assert answer({"tree": other}, instance_type="p4d.24xlarge") == NODE_DRAIN
 
 
+UNHEARD = "The device sent a completion but the driver didn't receive any MSI-X interrupt"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("DEV: The device didn't send any completion for admin cmd CREATE_QP(1) status 0 (id: 3)", lacking("rdmap79s0")),
+        ("DEV: Admin queue is closed\nDEV: Failed to submit command CREATE_QP (opcode 1) err -19", lacking("rdmap79s0")),
+        ("DEV: Reading register timed out. expected: req id[1] offset[0x4]", lacking("rdmap79s0")),
+        (f"DEV: {UNHEARD} for admin cmd CREATE_QP(1) status 1", lacking("rdmap79s0", action="reboot")),
+        ("DEV: Failed to process command CREATE_QP (opcode 1) comp_status 1 err -22", ("warn", {("efa:rdmap79s0", "warn")})),
+        ("efa 0000:4f:00.0: EFA device init failed\nefa: probe of 0000:4f:00.0 failed with error -62", lacking("0000:4f:00.0")),
+        ("efa 0000:4f:00.0: probe with driver efa failed with error -62", lacking("0000:4f:00.0")),
+        ("efa 0000:4f:00.0: Setup irq:107 name:efa-mgmnt@pci:0000:4f:00.0", PASS),
+        ("usb 1-1: device descriptor read/64 failed with error -62", PASS),
+    ],
+)  # fmt: skip
+def test_kernel_lines(lines, expected):
+    lines = lines.replace("DEV", "infiniband rdmap79s0")
+    log = "".join(f"[ 8123.55{at:04d}] {line}\n" for at, line in enumerate(lines.splitlines()))
+    assert answer({"dmesg": log}, instance_type="p5.48xlarge") == expected
+
+
 def test_no_order_that_fits_twice_names_a_device():
     assert efa_missing.missing(("rdmap10s0", "rdmap11s0", "rdmap12s0"), 4) == ()
     assert efa_missing.missing(("rdmap3s0", "rdmap77s0", "rdmap90s0"), 4) == ()
     assert efa_missing.missing(P5, 32, "p5.48xlarge") == ()
+    assert efa_missing.missing(("efa_0", "efa_1", "efa_3"), 4) == ("efa_2",)
+    assert efa_missing.missing(("efa_0", "efa_1", "efa_2"), 4) == ()
 
 
 @pytest.mark.parametrize(
