@@ -19,8 +19,9 @@ import click
 from slurm_ext import command
 from slurm_ext.burnin import floors
 from slurm_ext.burnin.gate import run_burnin, work_s
-from slurm_ext.burnin.model import Outcome, outcome_from_json, outcome_to_json
+from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json
 from slurm_ext.burnin.step import job_of_step
+from slurm_ext.burnin.succession import LEADERS
 from slurm_ext.cli.burnin_history import history_, thresholds_
 from slurm_ext.cli.instance import instance_type
 from slurm_ext.cli.output import say_json, say_table
@@ -122,7 +123,7 @@ def _known(settings: Settings, text: str) -> dict[str, bool]:
 def _in_job(
     settings: Settings, *, gpus: int, deadline_s: float | None, strict: bool, survey: bool, gap: float, as_json: bool
 ) -> int:
-    """Be one node's part; the first node speaks for all."""
+    """Be one node's part; one node speaks for all (see `speaks`)."""
     if os.geteuid() != 0:
         raise LackingError("the burn-in needs root on the nodes", remedy="Run it as root, or let the prolog run it")
     job = job_of_step(
@@ -136,9 +137,18 @@ def _in_job(
     deadline_s = deadline_s or work_s(settings.burnin, nodes=len(job.nodes), strict=strict)
     settings = settings._replace(burnin=settings.burnin._replace(deadline_s=deadline_s))
     outcome = run_burnin(job, settings, deadline_s=deadline_s, survey=survey, cgroups=False)
-    if job.node != job.nodes[0]:
+    if not speaks(job, outcome, as_json=as_json):
         return EXIT_OK
     return _say(outcome, gap=gap, survey=survey, as_json=as_json)
+
+
+def speaks(job: BurninJob, outcome: Outcome, *, as_json: bool) -> bool:
+    """Say whether this node tells the outcome: the one that acts for the job, since the first may be what failed.
+
+    Of what nodes came to without a leader the first one tells, and to a program that takes its pick (JSON) all who may lead.
+    """
+    acts = outcome.measured.get("acts")
+    return job.node == acts if acts else job.node in job.nodes[: LEADERS if as_json else 1]
 
 
 def _through_srun(
@@ -162,11 +172,8 @@ def _through_srun(
     with _nothing_left(settings, name, env) as left:
         result = command.run(argv, timeout_s=deadline_s + STEP_EXTRA_S, env=env)
         left.ended = not result.timed_out
-    for line in result.stdout.splitlines():
-        try:
-            return outcome_from_json(json.loads(line))
-        except ValueError:
-            continue
+    if told := _told(result.stdout):
+        return told
     if left.state == "PENDING":
         raise LackingError(
             f"the nodes did not come free within {result.seconds:.0f} s, and the job is cancelled",
@@ -174,6 +181,15 @@ def _through_srun(
         )
     said = one_line(result.stderr.strip().splitlines()[-1] if result.stderr.strip() else result.words())
     raise LackingError(f"no outcome from the nodes: {said}", remedy="Are all of them idle? sinfo -N")
+
+
+def _told(text: str) -> Outcome | None:
+    """Return the outcome that nodes told, that of a leader before what one came to without it."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(outcome_from_json(json.loads(line)))
+    return next((outcome for outcome in found if outcome.measured.get("acts")), found[0] if found else None)
 
 
 class _Left:

@@ -16,6 +16,7 @@ import pytest
 
 from slurm_ext.burnin import history, history_line
 from slurm_ext.burnin.model import BurninJob, Outcome
+from slurm_ext.cli.burnin import speaks
 from slurm_ext.cli.main import main
 from slurm_ext.slurm.hostlist import expand
 from slurm_ext.verdict import FAIL, PASS, Verdict
@@ -364,3 +365,41 @@ def test_a_history_that_others_may_write_is_left_out_and_named(site: Site, capsy
     told = capsys.readouterr()
     assert "c/5-0" not in told.out
     assert f"{history.NAME} may be written by others" in told.err
+
+
+# -- run: who tells what came out -------------------------------------------------------------------------------------
+
+UNKNOWN_LINE = (
+    '{"verdict": "unknown", "reason": "its agent ended", "rule": "burnin.agent", "findings": [], "measured": {}}'
+)
+FAIL_LINE = (
+    '{"verdict": "fail", "reason": "x007 is bad", "rule": "burnin.culprit", "findings": [], "culprits": ["x007"], '
+    '"measured": {"acts": "x008"}}'
+)
+
+
+@pytest.mark.parametrize("lines", [(UNKNOWN_LINE, FAIL_LINE), (FAIL_LINE, UNKNOWN_LINE), (FAIL_LINE,)])
+def test_the_word_of_who_led_goes_before_that_of_a_first_node_without_a_leader(
+    programs: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...]
+) -> None:
+    told = "\n".join(f"echo '{line}'" for line in lines)
+    (programs / "srun").write_text(f"#!/bin/sh\n{told}\n")
+    assert "x007 is bad" in said(capsys, "run", "x[007-009]", code=1)
+
+
+def test_without_a_leader_the_first_word_counts(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (programs / "srun").write_text(f"#!/bin/sh\necho '{UNKNOWN_LINE}'\necho '{UNKNOWN_LINE}'\n")
+    assert said(capsys, "run", "x[007-009]", code=3).count("its agent ended") == 1
+
+
+def test_one_node_tells_the_outcome_though_the_first_is_the_culprit() -> None:
+    nodes = tuple(f"n{number}" for number in range(5))
+
+    def told(measured: dict[str, Any], *, as_json: bool) -> list[str]:
+        outcome = Outcome(Verdict(FAIL, (), "bad", "burnin.culprit"), measured=measured)
+        jobs = [BurninJob("c", "7", 0, nodes, node, 8) for node in nodes]
+        return [job.node for job in jobs if speaks(job, outcome, as_json=as_json)]
+
+    assert [told({"acts": "n1"}, as_json=as_json) for as_json in (False, True)] == [["n1"], ["n1"]]
+    assert told({}, as_json=False) == ["n0"]
+    assert told({}, as_json=True) == ["n0", "n1", "n2"]
