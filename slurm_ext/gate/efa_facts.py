@@ -6,16 +6,22 @@ nothing; counters are 64 bits wide and begin at zero when the driver is loaded. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from slurm_ext.gate.file_tree import Tree, Unread, children, has_folder, word
+from slurm_ext.gate.file_tree import Tree, Unread, has_folder, index, word
 from slurm_ext.patterns import pattern
 
 _INFINIBAND = "sys/class/infiniband"
 _VERBS = "sys/class/infiniband_verbs"
 _NAME = pattern(r"(?:rdmap\d+s\d+\S*|rdmaP\d+p\d+s\d+\S*|efa_?\d+)")
+Folders = Mapping[str, Mapping[str, None]]
+
 _PCI_ADDRESS = pattern(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+
+#: Words for the state of a port that is not up (include/rdma/ib_verbs.h, drivers/infiniband/core/sysfs.c).
+NOT_UP = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE_DEFER")
 
 
 class Device(NamedTuple):
@@ -57,17 +63,18 @@ def name_at(address: str) -> str:
 def read(tree: Tree) -> Efa:
     """Return what a tree of /sys and /dev says of EFA."""
     folder = tree.get(_INFINIBAND, tree.get(_INFINIBAND + "/"))
-    names = [name for name in children(tree, _INFINIBAND) if name]
-    files = _device_files(tree)
+    folders = index(tree)
+    names = folders.get(_INFINIBAND, {})
+    files = _device_files(tree, folders, names)
     devices, others = [], []
     for name in names:
         if _is_efa(tree, name):
-            devices.append(_device(tree, name, files))
+            devices.append(_device(tree, folders, name, files))
         else:
             others.append(name)
     on_bus = [
         address
-        for address in children(tree, "sys/bus/pci/devices")
+        for address in folders.get("sys/bus/pci/devices", ())
         if word(tree, f"sys/bus/pci/devices/{address}/vendor") == "0x1d0f"
         and (word(tree, f"sys/bus/pci/devices/{address}/device") or "").startswith("0xefa")
     ]
@@ -84,23 +91,23 @@ def read(tree: Tree) -> Efa:
 def _is_efa(tree: Tree, name: str) -> bool:
     base = f"{_INFINIBAND}/{name}"
     vendor, device = word(tree, f"{base}/device/vendor"), word(tree, f"{base}/device/device")
-    if vendor is not None and device is not None:
+    if vendor and device and len(vendor) == len(device) == 6:  # sysfs writes 0x and four digits
         return vendor == "0x1d0f" and device.startswith("0xefa")
     return is_efa_name(name)
 
 
-def _device(tree: Tree, name: str, files: Mapping[str, bool] | None) -> Device:
+def _device(tree: Tree, below: Folders, name: str, files: Mapping[str, bool] | None) -> Device:
     base = f"{_INFINIBAND}/{name}"
     counters: dict[str, int] = {}
     unread: dict[str, str] = {}
     folders = [f"{base}/hw_counters"]
-    ports = children(tree, f"{base}/ports")
+    ports = below.get(f"{base}/ports", {})
     folders += [f"{base}/ports/{port}/hw_counters" for port in ports]
     for folder in folders:
         listed = tree.get(folder, tree.get(folder + "/"))
         if isinstance(listed, Unread):
             unread[folder[len(base) + 1 :]] = listed.error
-        for counter in children(tree, folder):
+        for counter in below.get(folder, {}):
             if counter == "lifespan":  # how long the core caches values: a setting, not a counter
                 continue
             content = tree[f"{folder}/{counter}"] if f"{folder}/{counter}" in tree else Unread("EISDIR")
@@ -115,18 +122,18 @@ def _device(tree: Tree, name: str, files: Mapping[str, bool] | None) -> Device:
     return Device(name, counters, unread, tuple(state for state in states if state), peer, has_file)
 
 
-def _device_files(tree: Tree) -> Mapping[str, bool] | None:
+def _device_files(tree: Tree, below: Folders, names: Collection[str]) -> Mapping[str, bool] | None:
     """Return whether each RDMA device has its node under /dev; None where /dev or the map to it was not captured."""
-    verbs = [name for name in children(tree, _VERBS) if name.startswith("uverbs")]
+    verbs = [name for name in below.get(_VERBS, {}) if name.startswith("uverbs")]
     looked = any(path.startswith("dev/") for path in tree)
     if not verbs or not looked:
         return None
-    nodes = set(children(tree, "dev/infiniband"))
+    nodes = below.get("dev/infiniband", {})
     found: dict[str, bool] = {}
     for verb in verbs:
         device = word(tree, f"{_VERBS}/{verb}/ibdev")
-        if device is None:
-            return None  # which device a node belongs to cannot be read
+        if device is None or device not in names:
+            return None  # which device a node belongs to cannot be read, or it is of one that just went
         found[device] = found.get(device, False) or verb in nodes
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from slurm_ext.gate.efa_facts import Efa, name_at
+from slurm_ext.gate.efa_facts import NOT_UP, Efa, name_at
 from slurm_ext.gate.efa_missing import missing
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.rdma_text import Function, Port
@@ -87,7 +87,7 @@ def judge_tree(efa: Efa, wanted: Wanted) -> list[Judged]:
         items.append(judged(UNKNOWN, "efa.none", "node", "none", line))
     else:
         items += _unbound(efa, names) or judge_count(names, wanted, "sysfs")
-    down = [device for device in efa.devices if any(state not in ("ACTIVE", "") for state in device.port_states)]
+    down = [device for device in efa.devices if any(state in NOT_UP for state in device.port_states)]
     for device in down:
         line = f"the port is {listed(device.port_states)}, which this driver never says of a device that works"
         items.append(judged(FAIL, "efa.port-down", f"efa:{device.name}", "replace", line))
@@ -148,9 +148,11 @@ def judge_ports(ports: Sequence[Port], wanted: Wanted) -> list[Judged]:
     """Return what `rdma link` or ibv_devinfo says of EFA ports; `ports` holds those of EFA only."""
     items = judge_count(list(dict.fromkeys(port.device for port in ports)), wanted, "the list of RDMA links")
     for port in ports:
-        if port.state != "ACTIVE" or port.physical not in ("", "LINK_UP", "LINKUP"):
-            line = f"state {port.state}, physical state {port.physical or 'not told'}"
+        line = f"state {port.state or 'not told'}, physical state {port.physical or 'not told'}"
+        if port.state in NOT_UP:
             items.append(judged(FAIL, "efa.port-down", f"efa:{port.device}", "replace", line))
+        elif port.state != "ACTIVE" or port.physical not in ("", "LINK_UP", "LINKUP"):
+            items.append(judged(UNKNOWN, "efa.port-state", f"efa:{port.device}", "warn", line))
     return items
 
 

@@ -51,14 +51,21 @@ def word(tree: Tree, path: str) -> str | None:
     return content.strip() if isinstance(content, str) else None
 
 
-def children(tree: Tree, folder: str) -> list[str]:
-    """Return the names below a folder, in order of first appearance."""
-    inside = folder.rstrip("/") + "/"
-    names: dict[str, None] = {}
+def index(tree: Tree) -> Mapping[str, Mapping[str, None]]:
+    """Return the names below each folder, in order of first appearance; an empty folder has none."""
+    folders: dict[str, dict[str, None]] = {}
     for path in tree:
-        if path.startswith(inside) and len(path) > len(inside):
-            names.setdefault(path[len(inside) :].partition("/")[0], None)
-    return list(names)
+        while path:
+            folder, _, name = path.rpartition("/")
+            names = folders.setdefault(folder, {})
+            if not name:  # a folder that was listed and is empty
+                path = folder
+                continue
+            if name in names:
+                break  # what is above is known as well
+            names[name] = None
+            path = folder
+    return folders
 
 
 def has_folder(tree: Tree, folder: str) -> bool:

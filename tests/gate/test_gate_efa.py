@@ -297,6 +297,13 @@ def test_counts_of_types():
     assert [efa_types.efa_devices(name) for name in ("", "p5", "p5.", "q9.large")] == [None] * 4
 
 
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 24))
+def test_no_cut_of_a_healthy_tree_fails_it(cut):
+    short = {path: text[:cut] for path, text in tree(P5EN).items()}
+    assert answer({"tree": short}, instance_type="p5en.48xlarge")[0] != "fail"
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     found=st.dictionaries(

@@ -122,6 +122,7 @@ DEVINFO = "".join(
         (links(P5), "p5.48xlarge", PASS),
         (links(without(P5, "rdmap98s0")), "p5.48xlarge", lacking("rdmap98s0")),
         (links(P5, rdmap98s0="DOWN physical_state DISABLED"), "p5.48xlarge", lacking("rdmap98s0")),
+        (links(P5, rdmap98s0="ASLEEP physical_state LINK_UP"), "p5.48xlarge", ("unknown", {("efa:rdmap98s0", "warn")})),
         (links(P5)[:-40], "p5.48xlarge", NODE_NONE),
         (links(P4D) + "link mlx5_0/1 state DOWN physical_state DISABLED netdev ib0 \n", "p4d.24xlarge", PASS),
         ("link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ib0 \n", "", NODE_NONE),
