@@ -6,7 +6,7 @@ A missing line is unproven, never proven. One place that sees all nodes, since a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
@@ -54,15 +54,15 @@ class Context(NamedTuple):
 
 def judge(log: Log, context: Context) -> Verdict:
     """Return the verdict over a log: a refuted proof fails, else an unproven one is unknown, else warnings warn."""
-    found = findings(log, context)
+    return verdict_of(findings(log, context), "EFA carried the traffic")
+
+
+def verdict_of(found: Sequence[Judged], well: str) -> Verdict:
+    """Return the verdict over findings, in the words `well` where there are none."""
     verdicts = {judged.verdict for judged in found}
     verdict = next((v for v in (FAIL, UNKNOWN, WARN) if v in verdicts), PASS)
     first = next((j.finding for j in found if j.verdict == verdict), None)
-    reason = (
-        f"{first.id} on {first.target}: {first.evidence[0]}"
-        if first is not None and first.evidence
-        else "EFA carried the traffic"
-    )
+    reason = f"{first.id} on {first.target}: {first.evidence[0]}" if first is not None and first.evidence else well
     # What does not bear on the answer (a word beside a refuted proof that makes nothing of it) only distracts.
     kept = [j.finding for j in found if verdict != FAIL or j.verdict in (FAIL, WARN)]
     return Verdict(verdict, tuple(kept), reason, "burnin.proof")

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_ext.aws import catalogue
-from slurm_ext.burnin import nccl_log, perf_log, proof
+from slurm_ext.burnin import mnnvl, nccl_log, perf_log, proof, transport
+from slurm_ext.burnin.nccl_log import Log
 from slurm_ext.burnin.perf_log import Table
+from slurm_ext.burnin.proof import Judged
 from slurm_ext.burnin.rules import TCP_ALARM_GBS
 from slurm_ext.errors import UsageError
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
@@ -39,7 +41,25 @@ def judge(path: str) -> Verdict:
         if "perf_log_second" not in texts:
             return first
         return _twice(first, judge_table(perf_log.parse(texts["perf_log_second"]), context))
-    return proof.judge(nccl_log.parse_text(texts.get("nccl_log", "")), _context(context, instance_type))
+    log = nccl_log.parse_text(texts.get("nccl_log", ""))
+    if transport.spans_nodes(instance_type) and any(p.mnnvl or p.mnnvl_count for p in log.processes):
+        return _over_nvlink(log, _context(context, instance_type))
+    return proof.judge(log, _context(context, instance_type))
+
+
+def _over_nvlink(log: Log, context: proof.Context) -> Verdict:
+    """Return the verdict over a run with NVLink between nodes in use. What the IMEX service says is in no log."""
+    hosts = tuple(dict.fromkeys(process.node for process in log.processes))
+    found = [j for j in mnnvl.findings(log, {}, hosts) if j.finding.id != "imex-unread"]
+    open_ = [f"node:{h}" for h in hosts if not any(p.complete for p in log.processes if p.node == h)]
+    if not context.partial and len(hosts) < context.nodes:
+        open_.append("node")
+    word = "its log does not come to the end of the set-up, or is not there"
+    found += [Judged(Finding("log-incomplete", target, "none", (word,)), UNKNOWN) for target in open_]
+    if not found and (context.timed_out or context.exit_code not in (0, None)):
+        word = f"the run did not end well (exit code {context.exit_code})"
+        found.append(Judged(Finding("run-failed", "node", "none", (word,)), UNKNOWN))
+    return proof.verdict_of(found, "NVLink between nodes carried the traffic")
 
 
 def _text(folder: str, name: str) -> str:

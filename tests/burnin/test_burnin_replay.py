@@ -293,3 +293,57 @@ def test_captures(folder: Path) -> None:
     found = replay.judge(str(folder))
     assert found.verdict == expected["verdict"]
     assert {(f.target, f.action) for f in found.findings} == {(f["target"], f["action"]) for f in expected["findings"]}
+
+
+# NVLink between nodes: typed after NCCL's src/mnnvl.cc and src/init.cc, by the forms that the research page names; no capture
+# of such a machine is public.
+
+
+def fabric(host: str, rank: int, *, used: int = 1, state: int = 3, uuid: str = "7f3a.91c2", end: bool = True) -> str:
+    head = f"{host}:{100 + rank}:{100 + rank} [{rank % 4}] NCCL INFO "
+    channel = f"Channel 00/0 : {rank}[{rank % 4}] -> {(rank + 4) % 8}[{rank % 4}] via P2P/MNNVL"
+    lines = [
+        "NCCL version 2.28.9+cuda13.0",
+        f"MNNVL busId 0x801000 fabric UUID {uuid} cliqueId 0x7ffe state {state} healthMask 0x0",
+        f"MNNVL {used} cliqueId 7ffe cliqueSize 8 cliqueRank {rank}",
+        *([channel] if used else []),
+        *([f"ncclCommInitRankConfig comm 0x1 rank {rank} nranks 8 cudaDev 0 - Init COMPLETE"] if end else []),
+    ]
+    return "".join(f"{head}{line}\n" for line in lines)
+
+
+def over_nvlink(tmp_path: Path, text: str, **context: object) -> tuple[str, set[tuple[str, str]]]:
+    case = {"group": "nccl", "instance_type": "p6e-gb200.36xlarge", "files": {"nccl_log": "l", "context": "c"}}
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    (tmp_path / "l").write_text(text)
+    (tmp_path / "c").write_text(json.dumps({"nodes": 2, "ranks": 8, **context}))
+    found = replay.judge(str(tmp_path))
+    return found.verdict, {(f.id, f.target) for f in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("second", "context", "expected"),
+    [
+        ({}, {}, ("pass", set())),
+        ({"state": 2}, {}, ("fail", {("mnnvl-fabric-state", "node:b")})),
+        ({"used": 0}, {}, ("fail", {("mnnvl-not-used", "node:b")})),
+        ({"uuid": "1.2"}, {}, ("warn", {("mnnvl-domains", "node")})),
+        ({"end": False}, {}, ("unknown", {("log-incomplete", "node:b")})),
+        ({}, {"nodes": 3}, ("unknown", {("log-incomplete", "node")})),
+        ({}, {"exit_code": 1}, ("unknown", {("run-failed", "node")})),
+        ({}, {"exit_code": 137, "timed_out": True}, ("unknown", {("run-failed", "node")})),
+    ],
+)
+def test_a_log_of_a_run_over_nvlink_between_nodes_is_judged_by_it(
+    tmp_path: Path, second: dict[str, object], context: dict[str, object], expected: object
+) -> None:
+    text = "".join(fabric("a", rank) for rank in range(4))
+    text += "".join(fabric("b", rank, **second) for rank in range(4, 8))  # type: ignore[arg-type]
+    assert over_nvlink(tmp_path, text, **context) == expected
+
+
+def test_with_nvlink_between_nodes_off_efas_proof_is_asked_for(tmp_path: Path) -> None:
+    text = "".join(fabric("ab"[rank // 4], rank, used=0) for rank in range(8))
+    verdict, found = over_nvlink(tmp_path, text)
+    assert verdict == "unknown"
+    assert not any(name.startswith("mnnvl") for name, _ in found)
