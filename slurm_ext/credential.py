@@ -251,7 +251,7 @@ class MungeAuthenticator:
     def complaint(self) -> dict[str, str]:
         """Return a credential of ours, which the server can open no better than we could its own.
 
-        Not an empty one: Slurm's daemons once took such from root for any order.
+        Not an empty one, as Slurm's own once were: nothing of ours shall pass for an order of root's.
         """
         return {"c": self.seal(b"fmslurm").decode("ascii")}
 
