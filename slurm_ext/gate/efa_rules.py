@@ -68,7 +68,7 @@ def _may_be_so(present: int, wanted: Wanted) -> bool:
     count = wanted.number or 0
     if wanted.attached or not wanted.instance_type.startswith(_OFTEN_FEWER):
         return False
-    return present * 2 == count or (present * 4 == count and count > 4) or (present == 1 and count <= 2)
+    return present * 2 == count or present * 4 == count or (present == 1 and count <= 2)
 
 
 def judge_tree(efa: Efa, wanted: Wanted) -> list[Judged]:

@@ -59,8 +59,9 @@ def judge(mounts: Sequence[Mount], wanted: Sequence[Wanted] | None, expected: st
         elif mount_there.fstype != "lustre":
             items.append(_other(point, mount_there))
     if not asked and not point and not any(mount.fstype == "lustre" for mount in mounts):
-        automatic = [mount for mount in mounts if mount.fstype == "autofs"]
-        if not automatic:
+        waiting = [at for at, mount in top.items() if mount.fstype == "autofs" and not at.startswith(("/proc", "/sys"))]
+        items += [judged(PASS, "fs.automount-idle", f"fs:{at}", "none", "mounted at its first use") for at in waiting]
+        if not waiting:
             line = "no Lustre is mounted, and nothing tells whether one should be"
             items.append(judged(UNKNOWN, "fs.none", "node", "none", line))
     return items

@@ -60,6 +60,8 @@ from slurm_ext.gate import efa_missing
         # Instances that are often started with fewer.
         (("rdmap0s6",), "hpc7a.96xlarge", {}, NODE_WARN),
         (efa_types.efa_names("p6e-gb200.36xlarge")[:8], "p6e-gb200.36xlarge", {}, NODE_WARN),
+        (("rdmap9s0",), "g6e.48xlarge", {}, NODE_WARN),
+        (("rdmap9s0", "rdmap40s0", "rdmap77s0"), "g6e.48xlarge", {}, NODE_REPLACE),
         # Nothing tells how many.
         (P4D, "", {}, NODE_NONE),
         (P4D, "p9.48xlarge", {}, NODE_NONE),

@@ -116,6 +116,8 @@ GONE, IDLE = word("fail", "fs:/fsx", "drain"), word("pass", "fs:/fsx", "none")
         (ROOT + LUSTRE, None, {"mount": "/fsx/"}, PASS),
         (ROOT + AUTOFS, None, {"mount": "/fsx"}, IDLE),
         (ROOT, None, {}, word("unknown", "node", "none")),
+        (ROOT + AUTOFS, None, {}, IDLE),
+        (ROOT + AUTOFS.replace("/fsx", "/proc/sys/fs/binfmt_misc"), None, {}, word("unknown", "node", "none")),
         # One of two.
         (ROOT + LUSTRE, FSTAB + "10.0.0.9@tcp:/zz /data lustre defaults 0 0\n", {}, word("fail", "fs:/data", "drain")),
         # Read-only, as fstab says and against it.
