@@ -209,13 +209,18 @@ def test_hung_all_reduce_is_aborted(libraries: Path, tmp_path: Path) -> None:
         code, settled, done, _ = reduce(comm, limit_s=0.5)
         event = mark(stream)
         say(settled, done, state(comm), cuda.cuStreamQuery(stream))
+        open(f"{os.environ['SEEN']}/{rank}", "w").close()  # who aborts first is a lost peer to the other
+        while len(os.listdir(os.environ["SEEN"])) < ranks:
+            time.sleep(0.001)
         started = time.monotonic()
         say(nccl.ncclCommAbort(comm), time.monotonic() - started < 2)
         say(cuda.cuEventSynchronize(event), cuda.cuCtxSynchronize())
     """
     hung = write_node(tmp_path, "n1", nccl__hang="allreduce")
     placement = [(write_node(tmp_path, "n0"), 0), (hung, 0)]
-    for said in run_ranks(libraries, placement, script(REDUCE, text)):
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    for said in run_ranks(libraries, placement, script(REDUCE, text), {"SEEN": str(seen)}):
         assert said == [[0, 600, 0, 600], [0, True], [0, 0]]
 
 
