@@ -2,7 +2,7 @@
 
 Counts: EC2 DescribeInstanceTypes, EfaInfo.MaximumEfaInterfaces, as published in getmoto/moto
 moto/ec2/resources/instance_types.json (2026-08-22), and aws/aws-parallelcluster#6930 for p6e-gb200. It is the most the
-type can have. Names: aws/aws-ofi-nccl's topology fixtures (p4d, p5en, p6-b200, p6-b300, p6e-gb200) and awslabs'
+type can have. Names: a topology test of AWS's NCCL plug-in (p4d, p5en, p6-b200, p6-b300, p6e-gb200; p4de taken as p4d) and awslabs'
 efa-node-exporter README (p5); a name is `rdmap<PCI bus>s<slot>` in decimal. Standard library only.
 """
 

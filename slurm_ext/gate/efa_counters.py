@@ -17,9 +17,9 @@ from slurm_ext.gate.tables import listed
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Growth per second from which a counter is worth a word, and the finding's id. Drops and retransmissions: AWS's limits in
-#: aws/eks-node-monitoring-agent monitors/networking/efa/efa.go. It takes 100 for the rest as well; those are events after
-#: which traffic stood still for a while (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html), so that
-#: one in a second is many.
+#: aws/eks-node-monitoring-agent monitors/networking/efa/efa.go. It takes 100 for the rest as well; our 1 is
+#: stricter and our own choice, without a source: an event that stops a transfer is no packet. AWS names all of these as
+#: signs of a degraded network (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html).
 LIMITS: Mapping[str, tuple[float, str]] = {
     "rx_drops": (100.0, "efa.drops"),
     "retrans_pkts": (1000.0, "efa.retransmissions"),

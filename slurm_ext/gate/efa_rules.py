@@ -16,10 +16,12 @@ from slurm_ext.gate.rdma_text import Function, Port
 from slurm_ext.gate.tables import listed
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
-#: Devices may appear late: AWS's own check asks three times, five seconds apart. A boot older than this has them all.
+#: Devices may appear late: AWS's own check asks three times, five seconds apart. The
+#: minute is our own choice.
 LATE_S = 60.0
 
-#: Types whose instances are commonly started with fewer EFA interfaces than they can have: a half, a quarter.
+#: Types for which a half or a quarter of the possible EFA interfaces is taken for somebody's choice, not for a fault. Our own
+#: judgement, without a source: the GPU types that are bought for EFA (p4, p5, p6) are left out.
 _OFTEN_FEWER = ("p6e-gb200.", "g6e.", "g7", "hpc", "c", "m", "r", "x", "i", "u")
 
 
@@ -64,7 +66,7 @@ def judge_count(present: Collection[str], wanted: Wanted, seen_by: str, *, probe
 
 
 def _may_be_so(present: int, wanted: Wanted) -> bool:
-    """Say whether an instance of this type is likely to have been started with so few."""
+    """Say whether an instance of this type may have been started with so few."""
     count = wanted.number or 0
     if wanted.attached or not wanted.instance_type.startswith(_OFTEN_FEWER):
         return False

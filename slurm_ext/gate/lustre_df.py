@@ -16,8 +16,7 @@ from slurm_ext.gate.tables import percent, size_bytes
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
-#: Used part from which a person should look. Allocation leaves targets out long before they are full only where others
-#: have room; files that are striped already go on where they are (Lustre manual, "Managing free space").
+#: Used part from which a person should look: our own choice, the same as for local disks.
 NEARLY_FULL = 90.0
 
 #: At this part, in df's rounding up, writes to a target fail sooner or later.

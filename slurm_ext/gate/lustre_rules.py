@@ -20,10 +20,11 @@ _GOOD = ("FULL", "IDLE")
 #: The server is back and takes the client in again; until that is done, calls wait.
 _RECOVERY = ("REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER")
 
-#: obd_timeout, 100 s by default, is what a client gives a server before it calls it gone: younger gaps may close.
+#: Younger gaps may close by themselves: OBD_TIMEOUT_DEFAULT (lustre/include/obd_support.h). That it is the limit here is
+#: our own choice.
 SHORT_S = 100.0
 
-#: No recovery window is longer (obd_recovery_timeout is 300 s, and a server may prolong it to 900 s).
+#: No recovery window is longer: OBD_RECOVERY_TIME_HARD, nine times OBD_TIMEOUT_DEFAULT (the soft limit is three times).
 RECOVERY_S = 900.0
 
 

@@ -22,7 +22,7 @@ from slurm_ext.gate.model import Judged, judged
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 _NO_TOOL = ("command not found", "not found")
-#: A call on a file system that works is over in milliseconds; one that took this long waited for a server.
+#: A call that took this long waited for a server. Our own choice, without a source.
 SLOW_S = 5.0
 _LOGS = ("kmsg", "dmesg", "journal", "syslog")
 
