@@ -96,10 +96,15 @@ class Log(NamedTuple):
     versions: tuple[str, ...] = ()
 
 
+#: The end of a line that says nothing less where it was cut: copied logs often lack the last line's end.
+_LAST_WORDS = ("Init COMPLETE", "Init COMPLETE\x1b[0m")
+
+
 def parse_text(text: str) -> Log:
-    """Return the facts of a whole text; a last line without its end is left out unless it is a warning."""
+    """Return the facts of a whole text; a last line without its end is left out, unless it is a warning or ends by its words."""
     lines = text.splitlines()
-    if lines and not text.endswith(("\n", "\r")) and "NCCL WARN" not in lines[-1]:
+    whole = text.endswith(("\n", "\r")) or text.endswith(_LAST_WORDS)
+    if lines and not whole and "NCCL WARN" not in lines[-1]:
         lines.pop()
     return parse(lines)
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 #: A rounding error of the old "error" column; anything larger is a wrong value (nccl-tests of before 2022).
 _ROUNDING = 1e-3
 
-#: What launchers put before a line.
-_LABEL = re.compile(r"^\s*(?:\[\d+,\d+\]<\w+>:|[^\s#:]+:(?=\s))")
+#: What launchers and those who collect their output put before a line, one before the other: a rank, a name, a time.
+_LABEL = re.compile(r"^(?:\s*(?:\[\d+,\d+\]<\w+>:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*(?=\s)|[^\s#:]+:(?=\s))){1,3}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ROW = re.compile(r"^\s*(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s+([a-z]\w*)\s+(\S.*)$")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values : (\d{1,18})(?: (OK|FAILED))?")

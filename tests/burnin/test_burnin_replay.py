@@ -172,6 +172,23 @@ FLOOR = {"floor": {"size": GIB, "busbw": 310}, "nodes": 4}
 
 
 @pytest.mark.parametrize(
+    "label",
+    [
+        "[1,0]<stdout>:",
+        "0: ",
+        "worker-0: ",
+        "2026-11-30T10:00:00.123456789Z ",
+        "2026-11-30 10:00:00,123 0: ",
+        "\x1b[32m",
+    ],
+)
+def test_what_launchers_and_collectors_put_before_a_table_is_no_part_of_it(label: str) -> None:
+    plain = table((8, 0.1, "0"), (GIB, 365.0, "2"))
+    text = "".join(f"{label}[1,0]<stdout>:{line}\n{label}{line}\n" for line in plain.splitlines())
+    assert perf_log.parse(text).rows == tuple(row for row in perf_log.parse(plain).rows for _ in range(2))
+
+
+@pytest.mark.parametrize(
     ("text", "context", "expected"),
     [
         (table((GIB, 365.0, "0")), FLOOR, "pass"),
@@ -347,3 +364,10 @@ def test_with_nvlink_between_nodes_off_efas_proof_is_asked_for(tmp_path: Path) -
     verdict, found = over_nvlink(tmp_path, text)
     assert verdict == "unknown"
     assert not any(name.startswith("mnnvl") for name, _ in found)
+
+
+def test_a_last_line_that_lacks_its_end_only_is_whole() -> None:
+    text = fabric("a", 0) + fabric("b", 4)
+    whole, cut = nccl_log.parse_text(text.rstrip("\n")), nccl_log.parse_text(text[:-3])
+    assert whole == nccl_log.parse_text(text)
+    assert [process.complete for process in cut.processes] == [True, False]
