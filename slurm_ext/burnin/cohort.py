@@ -120,6 +120,7 @@ class Cohort:
         kind = message.get("t")
         if kind == "id":
             order = {"t": "id", "round": self.number, "id": message["id"], "gpu": message.get("gpu", -1)}
+            order["nccl"] = message.get("nccl", 0)
             self._broadcast(group.nodes, order)
         elif kind == "trouble" and not group.stop_at:
             group.stop_at = now + TROUBLE_GRACE_S

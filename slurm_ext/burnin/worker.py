@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from slurm_ext.burnin import agreement
 from slurm_ext.burnin.cuda import ENVIRONMENT_CODES, Cuda, CudaError
 from slurm_ext.burnin.model import ENVIRONMENT, ERROR, HANG, LOCAL, OK, REMOTE, SLOW, WRONG
-from slurm_ext.burnin.nccl import Nccl, NcclError
+from slurm_ext.burnin.nccl import Nccl, NcclError, version_words
 from slurm_ext.burnin.traffic import CHECKS as CHECKS
 from slurm_ext.burnin.traffic import Sustained, Traffic
 from slurm_ext.errors import FmslurmError
@@ -49,6 +49,10 @@ class Stopped(Exception):
 
 class TooSlow(Exception):
     """One all-reduce took longer than its limit."""
+
+
+class UnlikeError(FmslurmError):
+    """The nodes do not hold the same software: no word on anybody's hardware."""
 
 
 class WorkerPlan(NamedTuple):
@@ -249,7 +253,7 @@ class Worker:
         self.phase("id", 0)
         if order["root"]:
             identity = nccl.unique_id()
-            self.tell(t="id", round=self._round, id=identity.hex())
+            self.tell(t="id", round=self._round, id=identity.hex(), nccl=nccl.version)
         else:
             identity = self._await_id()
         self.phase("init-calling")
@@ -297,13 +301,21 @@ class Worker:
         }
 
     def _await_id(self) -> bytes:
-        found: list[bytes] = []
+        """Return the id of this round. Raise UnlikeError where its maker has another release of NCCL."""
+        found: list[dict[str, Any]] = []
 
         def arrived() -> bool:
             while order := self._take("id"):
                 if order["round"] == self._round:
-                    found.append(bytes.fromhex(order["id"]))
+                    found.append(order)
             return bool(found)
 
         self.poll(arrived)
-        return found[0]
+        theirs, ours = int(found[0].get("nccl", 0)), self._nccl.version
+        if theirs and theirs != ours:
+            # NCCL itself would say so, too, but as an error of whoever looks first, and any node of the odd ones.
+            raise UnlikeError(
+                f"NCCL {version_words(ours)} here and {version_words(theirs)} on the node that began: nothing was tested",
+                remedy="Install the same NCCL on all nodes, or set burnin.nccl_library",
+            )
+        return bytes.fromhex(found[0]["id"])

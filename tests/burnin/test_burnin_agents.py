@@ -178,6 +178,18 @@ def test_too_old_a_nccl_is_unknown(make_cluster: Make) -> None:
     assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.library")
 
 
+@pytest.mark.parametrize("odd", [("n0",), ("n2",), ("n1", "n2")])
+def test_nodes_with_another_nccl_are_nobodys_hardware(make_cluster: Make, odd: tuple[str, ...]) -> None:
+    cluster = make_cluster(4)
+    for name in odd:
+        cluster.hardware(name, nccl__version=22304)
+    outcome = agreed(cluster.run())
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.library"), cluster.log()
+    assert outcome.culprits == ()
+    assert "2.23.4" in outcome.verdict.reason
+    assert {f.action for f in outcome.verdict.findings} == {"none"}
+
+
 @pytest.mark.parametrize("version", [21805, 23203])
 def test_the_oldest_and_the_newest_nccl_are_spoken_to(make_cluster: Make, version: int) -> None:
     cluster = make_cluster(2)
