@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_ext.burnin import rules
 from slurm_ext.burnin.model import (
@@ -21,10 +21,13 @@ from slurm_ext.burnin.model import (
     RankReport,
     Suspect,
 )
+from slurm_ext.patterns import pattern
 
 #: Sustained traffic below this share of the speed before it, or whose last quarter takes so much longer than its first, is
 #: worth a word: something heats up, or fills up.
 FALLEN, DRIFT_MOST = 0.9, 1.15
+
+_DEVICE = pattern(r"[A-Za-z0-9_.-]{1,32}")
 
 
 def judge_group(
@@ -203,7 +206,8 @@ def judge_rails(
 ) -> GroupResult:
     """Return what each rail (the GPU of one index on every node, a communicator of its own) showed, the odd ones named.
 
-    `floor_gbs` is the group's own, of which each rail carries its part; 0 where nobody knows it: then rails are judged by
+    A rail's NICs are told as the first node, which is the convicted one, knows them. `floor_gbs` is the group's own, of
+    which each rail carries its part; 0 where nobody knows it: then rails are judged by
     their own median alone.
     """
     found: dict[int, list[RankReport]] = {}
@@ -228,7 +232,7 @@ def judge_rails(
         len(reports),
         suspects,
         environment,
-        (_rail_words(rails, bad, usual),) if rails else (),
+        (_rail_words(rails, bad, usual, {r.gpu: r.nics for r in reports if r.node == nodes[0]}),) if rails else (),
         floor_gbs > 0,
         rails,
     )
@@ -240,7 +244,9 @@ def _rail(result: GroupResult, usual: float) -> str:
     return SLOW if result.outcome == OK and below else result.outcome
 
 
-def _rail_words(rails: Sequence[RailResult], bad: Sequence[RailResult], usual: float) -> str:
+def _rail_words(
+    rails: Sequence[RailResult], bad: Sequence[RailResult], usual: float, nics: Mapping[int, Sequence[str]]
+) -> str:
     others = f"others {usual:.3g}" if usual else "no rail has a speed"
     if not bad:
         return f"no rail stands out: all {len(rails)} about {usual:.3g} GB/s"
@@ -248,8 +254,19 @@ def _rail_words(rails: Sequence[RailResult], bad: Sequence[RailResult], usual: f
         shown = f"{usual:.3g} GB/s" if usual else "/".join(sorted({rail.outcome for rail in bad}))
         return f"all {len(rails)} rails alike: {shown}"
     words = [
-        f"rail {rail.gpu} (gpu {rail.gpu} and its NICs) "
+        f"rail {rail.gpu} (gpu {rail.gpu} and {_nic_words(nics.get(rail.gpu, ()))}) "
         + (f"{rail.busbw_gbs:.3g} GB/s" if rail.outcome == SLOW and rail.busbw_gbs is not None else rail.outcome)
         for rail in bad[:4]
     ]
     return f"{'; '.join(words)}, {others}"
+
+
+#: So many NICs of a GPU are named: four are P5's share.
+_NICS_NAMED = 4
+
+
+def _nic_words(names: Sequence[str]) -> str:
+    """Return a GPU's NICs by name; another node's message may hold anything."""
+    known = [name for name in names if _DEVICE.fullmatch(str(name))]
+    more = f" and {len(known) - _NICS_NAMED} more" if len(known) > _NICS_NAMED else ""
+    return f"{', '.join(known[:_NICS_NAMED])}{more} beside it" if known else "its NICs"

@@ -66,12 +66,13 @@ class RankReport(NamedTuple):
     sustain_steps: int = 0
     drift: float = 1.0  # its last quarter's median by its first's
     onset_s: float = 0.0  # trouble, or slower, in it, after so much traffic in all (seconds); 0: before it began
+    nics: tuple[str, ...] = ()  # in a round of rails: the network devices nearest to the GPU, where sysfs tells
 
 
 #: What a report is on the way: its fields in this order, without those at the end that are as usual. Its node the leader knows.
 _SENT = tuple(name for name in RankReport._fields if name != "node")
 _USUAL = tuple(RankReport._field_defaults.get(name) for name in _SENT)
-_CHECKSUMS = _SENT.index("checksums")
+_LISTS = tuple(_SENT.index(name) for name in ("checksums", "nics"))
 
 
 def shortened(rank: Mapping[str, Any]) -> list[Any]:
@@ -85,12 +86,14 @@ def shortened(rank: Mapping[str, Any]) -> list[Any]:
 def rank_from(rank: Mapping[str, Any] | Sequence[Any], node: str) -> RankReport:
     """Return the RankReport that `node` sent, shortened or whole, whatever name it gave itself. Raise TypeError where it is none."""
     if isinstance(rank, Mapping):
-        return RankReport(**{**rank, "node": node, "checksums": tuple(rank.get("checksums", ()))})
+        lists = {_SENT[place]: tuple(rank.get(_SENT[place], ())) for place in _LISTS}
+        return RankReport(**{**rank, "node": node, **lists})
     if not isinstance(rank, list) or not rank:
         raise TypeError("not a report of a rank")
     first, *more = rank
-    if len(more) >= _CHECKSUMS:
-        more[_CHECKSUMS - 1] = tuple(more[_CHECKSUMS - 1])
+    for place in _LISTS:
+        if len(more) >= place:
+            more[place - 1] = tuple(more[place - 1])
     return RankReport(first, node, *more)
 
 

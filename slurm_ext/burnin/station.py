@@ -57,9 +57,12 @@ class Station:
         *,
         abort_s: float,
         facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
+        nics: Callable[[str], tuple[str, ...]] = lambda pci: (),
     ) -> None:
-        """`facts` is asked for what else is to be told of a round (its number) that ended well here."""
-        self._facts = facts
+        """`facts` is asked for what else is to be told of a round (its number) that ended well here, `nics` for the network
+        devices of a GPU by its PCI address."""
+        self._facts, self._nics = facts, nics
+        self._pci: dict[int, str] = {}
         self._node, self._gpus, self._workers, self._send = node, gpus, workers, send
         self._abort_s = abort_s
         self._round = -1
@@ -88,8 +91,7 @@ class Station:
         elif number == self._round and kind == "id":
             one = int(message.get("gpu", -1))
             for gpu in range(self._gpus) if one < 0 else (one,):
-                order = {"t": "id", "round": number, "id": str(message["id"]), "nccl": int(message.get("nccl", 0))}
-                self._order(gpu, order)
+                self._order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
         elif number == self._round and kind == "stop":
             self._stop(now)
 
@@ -190,13 +192,13 @@ class Station:
             self._phases[gpu] = (str(message["phase"]), int(message["step"]))
         elif kind == "id":
             rail = gpu if self._rails else -1
-            order = {"t": "id", "round": message["round"], "id": message["id"], "gpu": rail}
-            self._send(order | {"nccl": message.get("nccl", 0)})
+            self._send({"t": "id", "round": message["round"], "id": message["id"], "gpu": rail})
         elif kind == "slow":
             self._trouble()
         elif kind == "report" and message.get("round") == self._round:
             fields = {k: v for k, v in message.items() if k in RankReport._fields}
-            fields["checksums"] = tuple(fields.get("checksums", ()))
+            fields |= {"checksums": tuple(fields.get("checksums", ())), "nics": ()}
+            self._pci[gpu] = str(fields.get("pci") or self._pci.get(gpu, ""))
             if fields.get("state") == ERROR:
                 # It ends now, by itself. Until its end is seen it looks alive, and the next round, given to it, would
                 # fail here: a local error of a node that has none.
@@ -248,6 +250,9 @@ class Station:
                 self._trouble()
             return
         number, self._round = self._round, -1
+        if self._rails:
+            named = {gpu: self._nics(self._pci.get(gpu, "")) for gpu in self._reports}
+            self._reports = {gpu: report._replace(nics=named[gpu]) for gpu, report in self._reports.items()}
         ranks = [self._reports[gpu]._asdict() for gpu in range(self._gpus)]
         facts = dict(self._facts(number)) if all(r.state == OK for r in self._reports.values()) else {}
         if facts:

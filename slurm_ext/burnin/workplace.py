@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_ext.burnin import surroundings, transport
+from slurm_ext.burnin import rail_nics, surroundings, transport
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.model import BurninJob
 from slurm_ext.burnin.nccl import candidates
@@ -75,7 +75,16 @@ class Workplace:
                 clocks_s=burnin.strict_sustain_s if job.strict else 0.0,
                 imex=transport.spans_nodes(job.instance_type),
             )
-        station = Station(job.node, job.gpus, self._pool, send, abort_s=abort_s, facts=self._facts)
+        root = at_node(site.root, job.node)
+        station = Station(
+            job.node,
+            job.gpus,
+            self._pool,
+            send,
+            abort_s=abort_s,
+            facts=self._facts,
+            nics=lambda pci: rail_nics.near(root, pci),
+        )
         # Contexts take seconds on real cards: open them while the other nodes are still on their way. Where an earlier pass
         # is likely to do, they are opened with the first round, if there is one.
         for gpu in range(0 if job.reusable else job.gpus):

@@ -193,6 +193,23 @@ def test_the_slow_rail_is_named_beside_the_others() -> None:
     assert result.evidence == ("rail 3 (gpu 3 and its NICs) 0.262 GB/s, others 1.05",)
 
 
+def test_a_slow_rails_nics_are_named_where_the_convicted_node_knows_them() -> None:
+    def of_first(*nics: str) -> str:
+        reports = [
+            RankReport(place, f"n{place}", gpu, **GOOD)._replace(  # type: ignore[arg-type]
+                median_ms=4.0 if gpu == 3 else 1.0, nics=("theirs",) if place else nics
+            )
+            for gpu in range(4)
+            for place in range(2)
+        ]
+        return judge.judge_rails(("n0", "n1"), reports, message_bytes=MIB, floor_gbs=0.0).evidence[0].partition(")")[0]
+
+    assert of_first("rdmap79s0", "rdmap80s0") == "rail 3 (gpu 3 and rdmap79s0, rdmap80s0 beside it"
+    assert of_first(*(f"rdmap{n}s0" for n in range(79, 87))).endswith("rdmap82s0 and 4 more beside it")
+    assert of_first("\x1b[31m", "a b", "x" * 40) == "rail 3 (gpu 3 and its NICs"
+    assert of_first() == "rail 3 (gpu 3 and its NICs"
+
+
 def test_rails_that_are_alike_name_none() -> None:
     assert (rails(1.0, 1.1, 1.0).outcome, rails(1.0, 1.1, 1.0).evidence[0][:21]) == (OK, "no rail stands out: a")
     slow = rails(4.0, 4.1, 4.0, floor=2.0)

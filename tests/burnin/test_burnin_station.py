@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_ext.burnin.model import ERROR, HANG, LOCAL, OK
+from slurm_ext.burnin.model import ERROR, HANG, LOCAL, OK, rank_from, shortened
 from slurm_ext.burnin.station import Station
 
 
@@ -136,3 +137,19 @@ def test_a_round_that_is_stopped_waits_for_no_worker_that_never_began() -> None:
     del hands.undead[1]
     station.tick(2.3)
     assert hands.started == [1]
+
+
+def test_in_a_round_of_rails_each_gpu_tells_its_network_devices() -> None:
+    hands, told = Hands(), []
+    station = Station("n1", 2, hands, told.append, abort_s=1.0, nics=lambda pci: (f"by {pci}",))
+    station.on_order(round_of(0), 0.0)
+    for gpu in (0, 1):
+        station.on_worker(gpu, {**report(0, OK), "pci": f"0000:5{gpu}:00.0", "nics": ["of its own"]}, 0.1)
+    assert [row["nics"] for row in told[-1]["ranks"]] == [(), ()], "nobody asks for them in other rounds"
+    station.on_order({**round_of(1), "rails": True}, 0.2)
+    station.on_worker(0, {**report(1, OK), "pci": "0000:50:00.0"}, 0.3)
+    station.on_worker_ended(1, "signal 9", 0.3)
+    rows = told[-1]["ranks"]
+    assert [row["nics"] for row in rows] == [("by 0000:50:00.0",), ("by 0000:51:00.0",)], "known from an earlier round"
+    sent = json.loads(json.dumps([shortened(row) for row in rows]))
+    assert [rank_from(row, "n1").nics for row in sent] == [("by 0000:50:00.0",), ("by 0000:51:00.0",)]
