@@ -91,7 +91,8 @@ class Station:
         elif number == self._round and kind == "id":
             one = int(message.get("gpu", -1))
             for gpu in range(self._gpus) if one < 0 else (one,):
-                self._order(gpu, {"t": "id", "round": number, "id": str(message["id"])})
+                order = {"t": "id", "round": number, "id": str(message["id"]), "nccl": int(message.get("nccl", 0))}
+                self._order(gpu, order)
         elif number == self._round and kind == "stop":
             self._stop(now)
 
@@ -192,7 +193,8 @@ class Station:
             self._phases[gpu] = (str(message["phase"]), int(message["step"]))
         elif kind == "id":
             rail = gpu if self._rails else -1
-            self._send({"t": "id", "round": message["round"], "id": message["id"], "gpu": rail})
+            order = {"t": "id", "round": message["round"], "id": message["id"], "gpu": rail}
+            self._send(order | {"nccl": message.get("nccl", 0)})
         elif kind == "slow":
             self._trouble()
         elif kind == "report" and message.get("round") == self._round:
