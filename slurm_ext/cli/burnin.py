@@ -7,11 +7,9 @@ import json
 import math
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -201,23 +199,17 @@ class _Left:
 
 @contextlib.contextmanager
 def _nothing_left(settings: Settings, name: str, env: Mapping[str, str]) -> Iterator[_Left]:
-    """Cancel the job of that name unless it has ended, whatever ends us: it would take its nodes with nobody listening."""
+    """Cancel the job of that name unless it has ended, whatever ends us (a signal comes as an exception, see main): it would
+    take its nodes with nobody listening."""
     left = _Left()
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield left
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if not left.ended:
             with contextlib.suppress(CommandNotFoundError):
                 asked = [_program(settings, "squeue"), "-h", f"--name={name}", "-o", "%T"]
                 left.state = command.run(asked, timeout_s=CANCEL_S, env=env).stdout.strip()
                 command.run([_program(settings, "scancel"), f"--name={name}"], timeout_s=CANCEL_S, env=env)
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _program(settings: Settings, name: str) -> str:
