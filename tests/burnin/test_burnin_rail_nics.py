@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from conftest import Cluster
 
 from slurm_ext.burnin import rail_nics
 
@@ -56,3 +58,13 @@ def test_folders_in_the_place_of_links_tell_nothing(tmp_path: Path) -> None:
     for name in ("rdmap79s0", "rdmap80s0"):
         (tmp_path / "sys/class/infiniband" / name / "device").mkdir(parents=True)
     assert rail_nics.near(root, "0000:53:00.0") == ()
+
+
+def test_the_slow_rail_of_a_real_round_is_told_with_its_devices(make_cluster, tmp_path: Path) -> None:
+    cluster: Cluster = make_cluster(4, deadline_s=60.0, floor_busbw_gbs=0.01, pair_floor_busbw_gbs=0.01)
+    cluster.hardware("n2", **{"gpu.0.pci": "0000:53:00", "gpu.1.pci": "0000:64:00", "gpu.1.nccl.rate_mbit": 4})
+    tree(cluster.folder / "n2/root", GPUS, NICS)
+    outcome = cluster.run()["n0"]
+    assert outcome.culprits == ("n2",), cluster.log()
+    told = json.dumps([outcome.verdict.reason, [finding.evidence for finding in outcome.verdict.findings]])
+    assert "rail 1 (gpu 1 and rdmap96s0 beside it)" in told

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +17,13 @@ from installed_lab import config_path, configure, installed
 from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
 
 from slurm_ext import shared
+from slurm_ext.cli.main import main
+from slurm_ext.command import call_bounded
 from slurm_ext.lab import process
 from slurm_ext.lab.cluster import Lab
+
+#: Who a job is that root did not submit.
+OWNER = 65534
 
 #: Holds up a node before our hook (Slurm runs the files of the folder from z to a): for as many seconds as its file says,
 #: or as long as the file is there.
@@ -97,6 +105,42 @@ def test_two_suspects_are_left_out_for_this_job_and_neither_is_drained(site: Lab
     until(lambda: state(site, job) == "COMPLETED", "it runs", timeout_s=90)
     assert reasons(site) == {}
     assert "ran on" in read(out)
+
+
+def as_user(lab: Lab, uid: int, *arguments: str) -> tuple[int, dict]:
+    """Run a command of ours as a user of the controller's machine; return its exit code and what it printed as JSON."""
+    importlib.import_module(f"slurm_ext.cli.{arguments[0]}")  # the user need not be able to read this checkout
+
+    def work() -> bytes:
+        os.environ["FMSLURM_CONFIG"] = str(config_path(lab))
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+            code = main([*arguments])
+        return json.dumps([code, json.loads(said.getvalue() or "{}")]).encode()
+
+    code, told = json.loads(call_bounded(work, timeout_s=30) or b"[-1, {}]")
+    return code, told
+
+
+def test_the_owner_of_a_job_hears_what_its_gate_does_and_no_other_user(site: Lab) -> None:
+    site.fault(site.nodes[1], "nccl-hang", where="init")
+    job, _ = submit(site, "true\n", "-N2", f"--uid={OWNER}", f"--gid={OWNER}")
+    try:
+
+        def phase() -> str:
+            return (as_user(site, OWNER, "why", job, "--json")[1].get("gate") or {}).get("phase", "")
+
+        until(lambda: phase() not in ("", "local", "waiting"), "it tells")
+        code, told = as_user(site, OWNER, "why", job, "--json")
+        assert (code, told["job"], told["gate"]["waiting"]) == (0, job, [])
+        assert told["gate"]["words"].startswith("burn-in: ")
+        assert told["gate"]["deadline"] > time.time()
+        assert as_user(site, OWNER - 1, "why", job, "--json") == (1, {}), "the same as of a job that is not there"
+    finally:
+        site.run(["scancel", job])
 
 
 def test_a_job_that_requires_the_suspects_comes_back_to_them_and_never_ends_in_bad_constraints(site: Lab) -> None:

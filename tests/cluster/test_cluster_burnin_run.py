@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -42,6 +43,28 @@ def test_a_strict_run_by_hand_reaches_the_agents(lab: Lab) -> None:
     done = fmslurm(lab, "burnin", "run", fold(lab.nodes[4:6]), "--strict", "--json")
     assert done.returncode == 0, done.words()
     assert json.loads(done.stdout)["verdict"] in ("pass", "warn")
+
+
+#: Ends the command once its job waits in the queue.
+END_WAITING = """
+trap 'kill $child 2>/dev/null' EXIT
+"$@" & child=$!
+until squeue -h -t PD -o %j | grep -q '^fmslurm-burnin-'; do sleep 0.1; done
+kill -TERM $child; wait $child; echo "ended with $?"
+"""
+
+
+def test_a_run_on_busy_nodes_that_is_ended_leaves_no_job_that_takes_them_later(lab: Lab) -> None:
+    node = lab.nodes[6]
+    held = lab.run(["sbatch", "--parsable", "--exclusive", f"--nodelist={node}", "-o", "/dev/null", "--wrap=sleep 300"])
+    assert held.ok, held.words()
+    try:
+        command = [sys.executable, "-m", "slurm_ext.cli", "burnin", "run", node]
+        done = lab.run(["sh", "-c", END_WAITING, "sh", *command], timeout_s=90)
+        assert done.stdout.split() == ["ended", "with", str(128 + signal.SIGTERM)], done.words()
+        assert "fmslurm-burnin" not in lab.run(["squeue", "-h", "-t", "PD,R", "-o", "%j"]).stdout
+    finally:
+        lab.run(["scancel", held.stdout.strip()])
 
 
 def test_a_node_that_slurm_does_not_know_is_a_usage_error_and_starts_no_job(lab: Lab) -> None:
