@@ -2,8 +2,8 @@
 
 Two nodes that fail together convict neither. When one of them fails again, with *another* partner, and the partner of the
 first time passed with somebody else since, then it was that node both times, unless one failure was slowness of quite
-another speed. The same holds for a node that is left open as the only one of its leaf switch, once another node below that
-switch has passed with nodes of other switches in between.
+another speed. A slow node that is the only one of its leaf switch stays open all the same: a switch that is slow at times looks
+just like it, whatever others below that switch did in between.
 """
 
 from __future__ import annotations
