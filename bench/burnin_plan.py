@@ -51,6 +51,7 @@ def figures(full: bool, *, seed: int = SEED, histories: int = 0) -> dict[str, An
     named = 100 * sum(c["named"] for c in single) / max(1, sum(c["histories"] for c in single))
     worst = min((100 * c["named"] / c["histories"] for c in single), default=0.0)
     _table(by_kind)
+    apart = _apart(count // 10, seed)
     still, still_named = _still()
     again = _second_offences(count // 10, seed)
     quick = sum(rounds <= 3 for rounds in rounds_64)
@@ -66,6 +67,7 @@ def figures(full: bool, *, seed: int = SEED, histories: int = 0) -> dict[str, An
         "in_3_rounds_percent_64_with_noise": round(100 * quick / max(1, len(rounds_64)), 1),
         "most_rounds_64_with_noise": max(rounds_64, default=0),
         **again,
+        **apart,
         "seconds": round(time.monotonic() - started, 1),
     }
     return found
@@ -77,6 +79,25 @@ def _table(by_kind: dict[str, Counter[str]]) -> None:
         counts = by_kind[kind]
         shares = (100 * counts[end] / counts["histories"] for end in simulate.ENDS)
         print(f"{kind:22}{counts['histories']:10}" + "".join(f"{share:10.2f}" for share in shares))
+
+
+def _apart(count: int, seed: int) -> dict[str, Any]:
+    """Print and return how often nodes are named that are hard to see: just below the floor (0.72 to 0.84 of what is usual,
+    the floor at 0.85), and slow only once the sustained traffic has lasted a while. Four nodes and more."""
+    found: dict[str, Any] = {}
+    for name, play in (("barely", simulate.barely), ("throttled", simulate.throttled)):
+        ends: Counter[str] = Counter()
+        innocents = 0
+        for number in range(count):
+            chance = random.Random(f"{seed}/{name}/{number}")
+            history = play(chance, count=max(LEAST_NODES, simulate.draw_size(chance)))
+            ends[history.end] += 1
+            innocents += len(set(history.decision.culprits) - set(history.fleet.faults))
+        shares = ", ".join(f"{end} {100 * ends[end] / max(1, count):.1f} %" for end in simulate.ENDS if ends[end])
+        print(f"apart, {name}: {shares} of {count}")
+        found[f"{name}_named_percent"] = round(100 * ends[simulate.NAMED] / max(1, count), 1)
+        found[f"{name}_healthy_drained"] = innocents
+    return found
 
 
 def _still() -> tuple[int, float]:

@@ -197,6 +197,13 @@ def throttled(chance: random.Random, *, count: int = 0) -> History:
     return play("throttled", fleet, chance, sustain_s=SUSTAIN_S)
 
 
+def barely(chance: random.Random, *, count: int = 0) -> History:
+    """Play a burn-in with a node that is just below the floor, where noise hides it as often as not."""
+    kind, fleet = draw(chance, kind=chance.choice(("slow", "rail")), count=count or max(4, draw_size(chance)))
+    faults = {name: fault._replace(factor=chance.uniform(0.72, 0.84)) for name, fault in fleet.faults.items()}
+    return play(kind, fleet._replace(faults=faults), chance)
+
+
 def second_offence(chance: random.Random, *, guilty: bool) -> History:
     """Play a node in two jobs of two nodes each, with another partner each time, and the first partner with somebody else in
     between; return the second job, judged with what the history says. `guilty`: the node is slow; else none of them is."""

@@ -70,7 +70,7 @@ def terms(
         late_s=times.late_s,
         sustain_s=0.0 if survey else times.sustain_s,
         strict=job.strict,
-        leaves=surroundings.leaves(share, job.nodes) if len(job.nodes) > burnin.group_nodes else {},
+        leaves=surroundings.leaves(share, job.nodes) if len(job.nodes) > 2 else {},
         group_nodes=burnin.group_nodes,
         priors=known.pasts,
         relative=Relative(
