@@ -19,6 +19,9 @@ from slurm_ext.lab.model import LabOptions
 #: Far below what the simulated links do, far above what a link shaped to 100 Mbit/s does.
 FLOORS = {"busbw_gbs": 0.03, "pair_busbw_gbs": 0.03}
 
+#: Verdicts of nodes that are well: on a busy machine a first run may fail once and pass when it is repeated, which is worth a word.
+WELL = ("pass", "warn")
+
 
 @contextlib.contextmanager
 def installed(new_lab: type[Lab], prefix: str, *, nodes: int = 4) -> Iterator[Lab]:
