@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from slurm_ext.lab import frozen, standins
 # A loaded machine makes any example slow: how long one takes says nothing here.
 settings.register_profile("fmslurm", deadline=None)
 settings.load_profile("fmslurm")
+
+# Below nohup, or in a shell's background, programs are born deaf to these, and so would be all that tests start and stop.
+for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
