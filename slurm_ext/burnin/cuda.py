@@ -48,7 +48,13 @@ class Cuda:
         self.stream = ctypes.c_void_p()
 
     def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._lib, name)(*arguments)
+        try:
+            function = getattr(self._lib, name)
+        except AttributeError:
+            raise LackingError(
+                f"{self._lib._name} lacks {name}", remedy="Install the NVIDIA driver's own library"
+            ) from None
+        code = function(*arguments)
         if code != 0:
             raise CudaError(code, f"{name}: {self._words(code)}")
 

@@ -101,6 +101,20 @@ def candidates(configured: str, prefix: str) -> list[str]:
     ]
 
 
+#: What is called, all of it in NCCL since 2.14; ncclGetLastError alone may be missing.
+_NEEDED = (
+    "ncclGetVersion",
+    "ncclGetErrorString",
+    "ncclGetUniqueId",
+    "ncclCommInitRankConfig",
+    "ncclCommGetAsyncError",
+    "ncclAllReduce",
+    "ncclCommFinalize",
+    "ncclCommDestroy",
+    "ncclCommAbort",
+)
+
+
 def load(paths: Sequence[str]) -> ctypes.CDLL:
     """Return the first library that loads. Raise LackingError naming all that were tried, and why each was not taken."""
     tried = []
@@ -109,9 +123,13 @@ def load(paths: Sequence[str]) -> ctypes.CDLL:
             tried.append(f"{path} (refused: {why})")
             continue
         try:
-            return ctypes.CDLL(path)
+            library = ctypes.CDLL(path)
         except OSError as exc:
             tried.append(f"{path} ({str(exc).removeprefix(f'{path}: ')})")
+            continue
+        if not (lacking := [name for name in _NEEDED if not hasattr(library, name)]):
+            return library
+        tried.append(f"{path} (no NCCL of 2.18 or newer: it lacks {', '.join(lacking[:3])})")
     raise LackingError(
         f"cannot load NCCL: tried {'; '.join(tried)}",
         remedy="Set burnin.nccl_library, or place the library with `fmslurm install --nccl`; root alone must own it",

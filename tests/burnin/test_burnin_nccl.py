@@ -12,6 +12,7 @@ import pytest
 from conftest import Cluster
 
 from slurm_ext.burnin import nccl, seclusion, surroundings, trust
+from slurm_ext.burnin.cuda import Cuda
 from slurm_ext.command import call_bounded, run
 from slurm_ext.config.model import Burnin, Site
 from slurm_ext.errors import LackingError
@@ -65,6 +66,15 @@ def test_an_error_names_every_path_and_why_each_was_not_taken(tmp_path: Path) ->
         nccl.load([f"{tmp_path}/missing/libnccl.so.2", str(broken)])
     assert f"{tmp_path}/missing/libnccl.so.2 (cannot open shared object file" in str(caught.value)
     assert re.search(rf"{re.escape(str(broken))} \((invalid ELF header|file too short)", str(caught.value))
+
+
+def test_a_library_that_is_no_nccl_is_named_and_the_next_one_taken(standin_libraries: Path) -> None:
+    real = str(standin_libraries / "libnccl.so.2")
+    assert nccl.load(["libm.so.6", real])._name == real
+    with pytest.raises(LackingError, match=r"libm\.so\.6 \(no NCCL of 2\.18 or newer: it lacks ncclGetVersion"):
+        nccl.load(["libm.so.6"])
+    with pytest.raises(LackingError, match=r"libm\.so\.6 lacks cuInit"):
+        Cuda("libm.so.6").open(0)
 
 
 @as_root

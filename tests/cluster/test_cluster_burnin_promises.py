@@ -135,7 +135,7 @@ def test_a_node_of_which_the_job_has_only_a_share_keeps_nobody_waiting(site: Lab
     [
         (b"this is no library\n" * 100, "invalid ELF header"),
         (b"", "file too short"),
-        ("libnvidia-ml.so.1", "undefined symbol: nccl"),  # a library, and another one
+        ("libnvidia-ml.so.1", "it lacks ncclGetVersion"),  # a library, and another one
     ],
     ids=["text", "empty", "another"],
 )
