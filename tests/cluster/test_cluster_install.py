@@ -38,8 +38,14 @@ def tree(lab: Lab) -> dict[str, tuple[int, str]]:
     found = {}
     for path in sorted(Path(lab.dir).rglob("*")):
         name = str(path.relative_to(lab.dir))
-        # Python keeps byte code beside our modules; uninstall takes it along.
-        if not name.startswith(LIVE) and "__pycache__" not in name and not path.is_char_device():
+        # Python keeps byte code beside our modules; uninstall takes it along. Marks of attempts stay, as the trail does: a
+        # job whose gate was seen and that is over at the controller's next look has one.
+        if (
+            not name.startswith(LIVE)
+            and "__pycache__" not in name
+            and not name.startswith("share/jobs")
+            and not path.is_char_device()
+        ):
             text = os.readlink(path) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else ""
             found[name] = (path.lstat().st_mode, text)
     return found
