@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_ext import captured
 from slurm_ext.aws import catalogue
 from slurm_ext.burnin import mnnvl, nccl_log, perf_log, proof, transport
 from slurm_ext.burnin.nccl_log import Log
 from slurm_ext.burnin.perf_log import Table
 from slurm_ext.burnin.proof import Judged
 from slurm_ext.burnin.rules import TCP_ALARM_GBS
-from slurm_ext.errors import UsageError
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
-
-#: Larger files are refused rather than read into memory.
-FILE_MAX_BYTES = 64 << 20
 
 #: A row is a dip where it is below this share of both its neighbours; tiny sizes measure latency, not bandwidth.
 _DIP, _DIP_BYTES = 0.5, 1 << 20
@@ -25,26 +20,21 @@ _DIP, _DIP_BYTES = 0.5, 1 << 20
 
 def judge(path: str) -> Verdict:
     """Return the verdict over one folder. Raise UsageError where it is no case of ours, naming what is wrong."""
-    try:
-        case = json.loads(_text(path, "case.json"))
-        texts = {str(role): _text(path, str(name)) for role, name in case["files"].items()}
-        context = json.loads(texts.get("context", "{}"))
-        group, instance_type = str(case["group"]), str(case.get("instance_type") or "")
-        if not isinstance(context, dict):
-            raise ValueError("the context is no object")
-    except OSError as exc:
-        raise UsageError(f"{exc.filename or path}: {exc.strerror}") from exc
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise UsageError(f"{path}: case.json or context cannot be used: {exc!r}") from exc
-    if group == "perf":
+    return judge_case(captured.load(path))
+
+
+def judge_case(case: captured.Case) -> Verdict:
+    """Return the verdict over a folder that was read."""
+    texts, context = case.texts, case.context
+    if case.group == "perf":
         first = judge_table(perf_log.parse(texts.get("perf_log", "")), context)
         if "perf_log_second" not in texts:
             return first
         return _twice(first, judge_table(perf_log.parse(texts["perf_log_second"]), context))
     log = nccl_log.parse_text(texts.get("nccl_log", ""))
-    if transport.spans_nodes(instance_type) and any(p.mnnvl or p.mnnvl_count for p in log.processes):
-        return _over_nvlink(log, _context(context, instance_type))
-    return proof.judge(log, _context(context, instance_type))
+    if transport.spans_nodes(case.instance_type) and any(p.mnnvl or p.mnnvl_count for p in log.processes):
+        return _over_nvlink(log, _context(context, case.instance_type))
+    return proof.judge(log, _context(context, case.instance_type))
 
 
 def _over_nvlink(log: Log, context: proof.Context) -> Verdict:
@@ -60,16 +50,6 @@ def _over_nvlink(log: Log, context: proof.Context) -> Verdict:
         word = f"the run did not end well (exit code {context.exit_code})"
         found.append(Judged(Finding("run-failed", "node", "none", (word,)), UNKNOWN))
     return proof.verdict_of(found, "NVLink between nodes carried the traffic")
-
-
-def _text(folder: str, name: str) -> str:
-    if os.path.basename(name) != name or not name:
-        raise ValueError(f"{name!r} is no file of this folder")
-    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as stream:
-        text = stream.read(FILE_MAX_BYTES + 1)
-    if len(text) > FILE_MAX_BYTES:
-        raise ValueError(f"{name} is larger than {FILE_MAX_BYTES >> 20} MiB")
-    return text
 
 
 def _context(data: Mapping[str, Any], instance_type: str) -> proof.Context:

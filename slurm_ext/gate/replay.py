@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 
+from slurm_ext.captured import Case, load
 from slurm_ext.gate import gpu_rules, kernel_log, kernel_rules, smi
-from slurm_ext.gate.case import Case, load
 from slurm_ext.gate.model import Judged, Smi, conclude, judged
 from slurm_ext.verdict import UNKNOWN, Verdict
 
-#: Groups with a module of their own, `replay_NAME`, where it is built.
+#: Groups with a module of their own, `replay_NAME`.
 _APART = ("efa", "lustre", "slurm", "system")
 
 
@@ -24,20 +23,21 @@ def judge(path: str) -> Verdict:
     built: dict[str, Callable[[Case], list[Judged]]] = {"gpu": _gpu, "kernel": _kernel}
     if case.group in built:
         return conclude(built[case.group](case), rule=f"replay.{case.group}")
-    if case.group in _APART and (spec := find_spec(f"slurm_ext.gate.replay_{case.group}")) is not None:
-        return conclude(_once(import_module(spec.name).judge(case)), rule=f"replay.{case.group}")
+    if case.group in _APART:
+        room = import_module(f"slurm_ext.gate.replay_{case.group}")
+        return conclude(_once(room.judge(case)), rule=f"replay.{case.group}")
     if case.group in ("nccl", "perf"):
-        return _burnin(path)
+        return _burnin(case)
     return Verdict(UNKNOWN, (), f"captures of group {case.group} cannot be judged yet", "replay.not-built")
 
 
-def _burnin(path: str) -> Verdict:
+def _burnin(case: Case) -> Verdict:
     """Ask the burn-in room, which knows NCCL's logs; found by name, since rooms do not import one another."""
     try:
         room = import_module("slurm_ext.burnin.replay")
     except ImportError:
         return Verdict(UNKNOWN, (), "the burn-in room cannot judge captures yet", "replay.not-built")
-    verdict = room.judge(path)
+    verdict = room.judge_case(case)
     assert isinstance(verdict, Verdict)
     return verdict
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurm_ext.aws import catalogue, efa_types
+from slurm_ext.captured import Case
 from slurm_ext.gate import efa_counters, efa_facts, efa_log, efa_rules, kernel_log, kernel_rules, rdma_text
-from slurm_ext.gate.case import Case
 from slurm_ext.gate.efa_facts import Efa
 from slurm_ext.gate.efa_rules import Wanted
 from slurm_ext.gate.file_tree import Tree, parse_tree

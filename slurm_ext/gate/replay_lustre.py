@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_ext.captured import Case
 from slurm_ext.gate import (
     disk_rules,
     kernel_log,
@@ -13,7 +14,6 @@ from slurm_ext.gate import (
     lustre_rules,
     mount_rules,
 )
-from slurm_ext.gate.case import Case
 from slurm_ext.gate.file_tree import parse_tree
 from slurm_ext.gate.lnet import Lnet
 from slurm_ext.gate.lustre_facts import Client

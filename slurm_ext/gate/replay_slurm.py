@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from slurm_ext.captured import Case
 from slurm_ext.gate import slurm_job_rules, slurm_json, slurm_node_rules, slurm_table, slurm_text
-from slurm_ext.gate.case import Case
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, duration, seconds, something
 from slurm_ext.slurm import states

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurm_ext.aws import catalogue
+from slurm_ext.captured import Case
 from slurm_ext.gate import (
     block_rules,
     clock_rules,
@@ -19,7 +20,6 @@ from slurm_ext.gate import (
     service_rules,
     tables,
 )
-from slurm_ext.gate.case import Case
 from slurm_ext.gate.case_context import FILES, files_in, jobs_of, references, role_of, tool_of
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.patterns import pattern

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from slurm_ext.gate.case import parse_time
+from slurm_ext.captured import parse_time
 from slurm_ext.slurm.states import NodeState
 
 #: Words of Slurm for nothing, beside the empty text.

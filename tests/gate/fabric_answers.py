@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from slurm_ext.gate.case import Case
+from slurm_ext.captured import Case
 from slurm_ext.gate.model import conclude
 
 PASS: tuple[str, set[tuple[str, str]]] = ("pass", set())

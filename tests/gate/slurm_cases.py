@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slurm_ext.captured import Case
 from slurm_ext.gate import replay_slurm
-from slurm_ext.gate.case import Case
 from slurm_ext.gate.model import conclude
 
 NODE = """NodeName={name} Arch=x86_64 CoresPerSocket=48

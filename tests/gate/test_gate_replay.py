@@ -8,8 +8,8 @@ import os
 import pytest
 from click.testing import CliRunner
 
+from slurm_ext import captured
 from slurm_ext.cli.gate import gate
-from slurm_ext.gate import case as case_module
 
 
 def case(tmp_path, name, group, files, *, instance_type=None, context=None, **more):
@@ -93,10 +93,10 @@ def test_a_log_that_begins_long_after_boot_does_not_pass(tmp_path):
 
 
 def test_times():
-    assert case_module.parse_time("2026-07-14T08:10:45Z") == 1784016645.0
-    assert case_module.parse_time("2026-07-14T10:10:45+02:00") == 1784016645.0
-    assert case_module.parse_time("") is None
-    assert case_module.parse_time("soon") is None
+    assert captured.parse_time("2026-07-14T08:10:45Z") == 1784016645.0
+    assert captured.parse_time("2026-07-14T10:10:45+02:00") == 1784016645.0
+    assert captured.parse_time("") is None
+    assert captured.parse_time("soon") is None
 
 
 def test_list_shows_what_is_off(monkeypatch):
