@@ -22,9 +22,8 @@ TROUBLE_GRACE_S = 0.3
 #: A round that could not last so long (seconds) is not begun.
 LEAST_S = 2.0
 
-#: Rounds of many nodes at once, whose traffic is sustained; in others, which look for a culprit, only where it showed there.
-SUSTAINED = ("all", "groups", "across")
-WHOLE = (*SUSTAINED, "again", "isolate")
+#: Rounds that may take as long as the first one.
+WHOLE = (*rules.LASTING, "isolate")
 
 
 class Terms(NamedTuple):
@@ -212,7 +211,7 @@ class Cohort:
         if step is None:
             self.decision = Decision(Verdict(PASS, (), "measured, not judged", "burnin.survey"))
         elif isinstance(step, Round):
-            if self._history and now + LEAST_S + self._again_s() > self._deadline:
+            if self._history and now + LEAST_S + rules.again_s(self._history) > self._deadline:
                 self._out_of_time()
             else:
                 self._start_round(step, now)
@@ -246,7 +245,7 @@ class Cohort:
     def _proven(self, decision: Decision) -> Decision:
         """Return the decision with what the fleet's history and the transport's proof make of a first run that was well."""
         terms = self._terms
-        whole = [g for done in self._history for g in done.groups if done.kind in SUSTAINED]
+        whole = [g for done in self._history for g in done.groups if done.kind in rules.SUSTAINED]
         if terms.survey or any(g.outcome != OK for g in whole):
             return decision
         if self._ways[0] != mnnvl.ON:
@@ -294,8 +293,7 @@ class Cohort:
         terms, way = self._terms, self._ways[0]
         first = not self._history
         self.number, self.kind, self._void = self.number + 1, step.kind, False
-        # All together again is what the job may start on: no weaker than the first time.
-        sustain_s = self._limits.sustain_s if step.kind in (*SUSTAINED, "again") else self._again_s()
+        sustain_s = self._limits.sustain_s if step.kind in rules.LASTING else rules.again_s(self._history)
         whole_s = self._limits.whole_s - self._limits.sustain_s + sustain_s
         limit_s = min(whole_s if step.kind in WHOLE else self._limits.group_s + sustain_s, self._deadline - now)
         self._short = limit_s < whole_s and step.kind in WHOLE
@@ -328,12 +326,6 @@ class Cohort:
                     },
                 )
         self._missing = len(self._group_of)
-
-    def _again_s(self) -> float:
-        """Return how long (seconds) rounds that look for a culprit sustain traffic: 0, unless it showed only in such."""
-        wholes = (done for done in self._history if done.kind in (*SUSTAINED, "again"))
-        failed = (group for done in wholes for group in done.groups if group.outcome != OK)
-        return rules.reproducing_s(max((group.onset_s for group in failed), default=0.0))
 
     def _floor(self, nodes: Sequence[str]) -> float:
         return self.floor_of(len(nodes))

@@ -5,9 +5,17 @@ busbw = bytes / seconds * 2 * (ranks - 1) / ranks, in GB/s of 1e9: nccl-tests' `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from slurm_ext.burnin.model import OK, RoundResult
 from slurm_ext.verdict import Finding
+
+#: Rounds of many nodes at once, whose traffic is sustained; in others, which look for a culprit, only where it showed there.
+SUSTAINED = ("all", "groups", "across")
+
+#: The same and all together again, which is what the job may start on: no weaker than the first time.
+LASTING = (*SUSTAINED, "again")
 
 
 class Floor(NamedTuple):
@@ -128,6 +136,13 @@ def reproducing_s(onset_s: float) -> float:
     So that the last quarter, by which it is judged, lies behind it, though next to nothing ran before.
     """
     return 0.3 + 1.35 * onset_s if onset_s > 0 else 0.0
+
+
+def again_s(history: Sequence[RoundResult]) -> float:
+    """Return how long (seconds) rounds that look for a culprit sustain traffic: 0, unless it showed only in such."""
+    wholes = (done for done in history if done.kind in LASTING)
+    failed = (group for done in wholes for group in done.groups if group.outcome != OK)
+    return reproducing_s(max((group.onset_s for group in failed), default=0.0))
 
 
 def deadline_for(base_s: float, nodes: int, *, group_nodes: int = 64, extra_sustain_s: float = 0.0) -> float:

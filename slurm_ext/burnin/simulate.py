@@ -24,8 +24,7 @@ from slurm_ext.verdict import FAIL, UNKNOWN, Verdict
 
 DEADLINE_S = 90.0
 
-#: Rounds whose traffic is sustained in any case, and for how long (seconds) in a normal burn-in.
-WHOLES = ("all", "groups", "across", "again")
+#: How long (seconds) traffic is sustained in a normal burn-in.
 SUSTAIN_S = 4.0
 
 NAMED, PARTLY, OPEN, MISSED, PASSED, BAD = "named", "partly", "open", "missed", "passed", "wrong"
@@ -171,9 +170,7 @@ def play(
         step = next_step(fleet.nodes, rounds, leaves=fleet.leaves)
         whole = isinstance(step, Round) and max(map(len, step.groups)) > 8
         # As `cohort` does it: once with all nodes, and again with the others where it showed in such traffic only.
-        wholes = [group for done in rounds if done.kind in WHOLES for group in done.groups]
-        again_s = rules.reproducing_s(max((group.onset_s for group in wholes if group.outcome != OK), default=0.0))
-        lasts_s = sustain_s if isinstance(step, Round) and step.kind in WHOLES else again_s
+        lasts_s = sustain_s if isinstance(step, Round) and step.kind in rules.LASTING else rules.again_s(rounds)
         costs_s = pair_s * (2 if whole else 1) + lasts_s
         if isinstance(step, Round) and seconds + costs_s > DEADLINE_S:
             step = next_step(fleet.nodes, rounds, leaves=fleet.leaves, conclude=True)
@@ -199,7 +196,7 @@ def throttled(chance: random.Random, *, count: int = 0) -> History:
 
 def barely(chance: random.Random, *, count: int = 0) -> History:
     """Play a burn-in with a node that is just below the floor, where noise hides it as often as not."""
-    kind, fleet = draw(chance, kind=chance.choice(("slow", "rail")), count=count or max(4, draw_size(chance)))
+    kind, fleet = draw(chance, kind=chance.choice(("slow", "rail")), count=count)
     faults = {name: fault._replace(factor=chance.uniform(0.72, 0.84)) for name, fault in fleet.faults.items()}
     return play(kind, fleet._replace(faults=faults), chance)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gated_lab import names, shown
+from gated_lab import names, restarts, shown
 from installed_lab import WELL, config_path, configure, fmslurm, installed
 from test_cluster_hooks import finish, hooks_running, read, reasons, state, submit, trail, until
 
@@ -60,11 +60,6 @@ def each(lab: Lab, job: str, *, count: int = 2) -> list[dict[str, object]]:
     found = [node for node in lab.nodes if node in last and trail(lab, node, job, "gate.prolog")]
     assert len(found) == count
     return [told(lab, node, job) for node in found]
-
-
-def restarts(lab: Lab, job: str) -> int:
-    words = lab.run(["scontrol", "show", "job", job]).stdout.split()
-    return int(next(word for word in words if word.startswith("Restarts=")).partition("=")[2])
 
 
 def worker(lab: Lab, node: str) -> int | None:
