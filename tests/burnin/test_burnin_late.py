@@ -173,7 +173,7 @@ def test_a_thousand_nodes_of_which_a_hundred_come_late() -> None:
 
 # Agents for real.
 
-OPTIONS = {"rendezvous_s": 2.0, "late_s": 20.0, "deadline_s": 20.0}
+OPTIONS = {"rendezvous_s": 6.0, "late_s": 20.0, "deadline_s": 20.0}
 
 
 def test_a_late_node_is_tested_with_witnesses_and_the_job_passes(make_cluster: Make) -> None:
@@ -216,7 +216,7 @@ def on_share(cluster: Cluster) -> str:
 def test_a_node_that_never_comes_costs_nobody_a_drain_and_who_comes_too_late_reads_what_became_of_it(
     make_cluster: Make,
 ) -> None:
-    cluster = make_cluster(4, rendezvous_s=1.5, late_s=2.0, deadline_s=10.0)
+    cluster = make_cluster(4, rendezvous_s=6.0, late_s=2.0, deadline_s=20.0)
     share = on_share(cluster)
     outcomes = Hooks(cluster).run(("n0", "n1", "n2"))
     assert {(o.verdict.verdict, o.verdict.rule) for o in outcomes.values()} == {(UNKNOWN, "burnin.peer-absent")}

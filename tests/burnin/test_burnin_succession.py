@@ -169,7 +169,7 @@ def test_two_leaders_of_one_job_never_convict_different_nodes(data: st.DataObjec
 
 
 def test_an_absent_leader_is_followed_by_the_next(make_cluster: Make) -> None:
-    cluster = make_cluster(4, rendezvous_s=2.0, late_s=1.0)
+    cluster = make_cluster(4, rendezvous_s=5.0, late_s=1.0)
     outcomes = Hooks(cluster, late_s=0.0).run(cluster.nodes[1:])
     for outcome in outcomes.values():
         assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.peer-absent"), cluster.log()
@@ -248,7 +248,7 @@ def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make,
 
 def test_a_leader_lost_while_a_late_node_is_awaited_takes_no_proof_along(make_cluster: Make) -> None:
     """The workers of the others live on, and so do their logs, which prove their transport to the next leader."""
-    cluster = make_cluster(4, transport="efa", rendezvous_s=3.0, late_s=25.0)
+    cluster = make_cluster(4, transport="efa", rendezvous_s=6.0, late_s=25.0)
     for name in cluster.nodes:
         cluster.efa_counters(name, 32)
         cluster.hardware(name, efa=32)
