@@ -12,13 +12,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from slurm_ext import command
 from slurm_ext.command import Result
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import CommandNotFoundError
-from slurm_ext.gate import kernel_log, smi
+from slurm_ext.gate import kernel_log, probes, smi
 from slurm_ext.gate.model import Facts, KernelLine, Probe, Smi
 from slurm_ext.patterns import pattern
 
@@ -47,7 +48,7 @@ class Want(NamedTuple):
     storage: bool = True
 
 
-def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> Facts:
+def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here: probes.Here | None = None) -> Facts:
     """Return the facts of this node within `deadline_s` seconds; what was not told in time is None and named in `unread`."""
     root = at_node(settings.site.root, node)
     patience_s = max(deadline_s - MARGIN_S, 0.1)
@@ -58,6 +59,9 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> F
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
     for path in lustre:
         works[f"lustre {path}"] = lambda path=path: json.dumps(_mount(path)).encode()  # type: ignore[misc]
+    asked_of = () if here is None else probes.of_phase(here.phase)
+    if here is not None:
+        works |= {f"probe {name}": partial(probes.run, name, here) for name in asked_of}
     # A program is a child by itself and runs while the others do: a child of ours between costs three times what it does.
     cards = _Question(root, _fields(smi.QUERY + smi.QUERY_NEW), patience_s)
     pids = (
@@ -67,6 +71,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> F
         raw = command.call_all_bounded(works, timeout_s=deadline_s)
     finally:
         asked, listed = cards.answer(), pids.answer() if pids is not None else None
+    probed = {name: probes.answer(name, raw.pop(f"probe {name}")) for name in asked_of}
     answers = {name: _loads(answer) for name, answer in raw.items()}
     host = answers["host"] or {}
     kernel = host.get("kernel")
@@ -87,6 +92,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float) -> F
         instance_type=settings.site.instance_type
         if settings.site.instance_type != "auto"
         else str(host.get("type", "")),
+        probed=probed,
         unread=tuple(name for name, answer in answers.items() if answer is None),
     )
 

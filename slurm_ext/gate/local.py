@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from slurm_ext.aws import catalogue
-from slurm_ext.config.model import Settings
-from slurm_ext.gate import collect, rules
+from slurm_ext.config.model import Settings, at_node
+from slurm_ext.gate import collect, probes, rules
 from slurm_ext.gate.model import Facts, conclude
 from slurm_ext.verdict import Verdict
-
-PHASES = ("prolog", "epilog", "health")
 
 
 class Look(NamedTuple):
@@ -22,6 +20,7 @@ class Look(NamedTuple):
     facts: Facts
     in_window: tuple[str, ...]
     seconds: float
+    kept: Mapping[str, Any] = {}  # name of a probe -> what it wants to see again when the job has ended
 
     def words(self) -> str:
         """Return what was measured, in one short line for a job's log."""
@@ -40,20 +39,47 @@ class Look(NamedTuple):
         return f"{self.verdict.verdict} in {self.seconds:.2f} s ({', '.join(parts) or 'nothing could be read'})"
 
 
+class Job(NamedTuple):
+    """The job whose prolog or epilog looks. `baseline` is what `Look.kept` was when it began."""
+
+    job_id: str = ""
+    uid: int = -1
+    gpus: tuple[str, ...] = ()
+    baseline: Mapping[str, Mapping[str, Any]] = {}
+
+
 def look(
-    settings: Settings, node: str, *, phase: str, job_window: tuple[float, float] | None, deadline_s: float
+    settings: Settings,
+    node: str,
+    *,
+    phase: str,
+    job_window: tuple[float, float] | None,
+    deadline_s: float,
+    job: Job = Job(),  # noqa: B008 - a NamedTuple
 ) -> Look:
     """Look at this node; see `check`. The kernel's words between the times of `job_window` are evidence about that job."""
-    if phase not in PHASES:
-        raise ValueError(f"no phase is called {phase!r}; there are {', '.join(PHASES)}")
+    if phase not in probes.PHASES:
+        raise ValueError(f"no phase is called {phase!r}; there are {', '.join(probes.PHASES)}")
     started = time.monotonic()
     want = collect.Want(processes=phase == "prolog")
-    facts = collect.gather(settings, node, want=want, deadline_s=deadline_s)
+    here = probes.Here(
+        at_node(settings.site.root, node),
+        node,
+        phase,
+        settings,
+        job.job_id,
+        job.uid,
+        job.gpus,
+        job_window,
+        job.baseline,
+    )
+    facts = collect.gather(settings, node, want=want, deadline_s=deadline_s, here=here)
     verdict = conclude(rules.judge(facts, settings, catalogue.find(facts.instance_type)), rule="gate.local")
     said: Sequence[str] = ()
     if job_window is not None and facts.kernel is not None:
         said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, time.time()))
-    return Look(verdict, facts, tuple(said), time.monotonic() - started)
+    kept = {name: probed.kept for name, probed in facts.probed.items() if probed.kept}
+    return Look(verdict, facts, tuple(said), time.monotonic() - started, kept)
 
 
 def check(

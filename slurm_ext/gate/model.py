@@ -3,8 +3,8 @@
 Standard library only, NamedTuples for their import cost: hooks import this.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict, strongest
 
@@ -89,6 +89,7 @@ class Facts(NamedTuple):
     lustre: tuple[Probe, ...] = ()
     clock_synchronised: bool | None = None
     instance_type: str = ""
+    probed: Mapping[str, Any] = {}  # name of a probe -> Probed, see probes.py
     unread: tuple[str, ...] = ()
 
 

@@ -53,6 +53,8 @@ def judge(facts: Facts, settings: Settings, row: InstanceType | None) -> list[Ju
         items += _scratch(probe, settings.gate.min_free_percent)
     for probe in facts.lustre:
         items += _lustre(probe, facts.mounts)
+    for probed in facts.probed.values():
+        items += probed.items
     if facts.clock_synchronised is False:
         items.append(judged(WARN, "clock.unsynchronised", "node", "warn", "no time daemon disciplines this clock"))
     return enabled(items, settings.gate.disabled)
