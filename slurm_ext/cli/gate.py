@@ -53,12 +53,12 @@ def check(node: str | None, strict: bool, as_json: bool) -> int:
 @click.option("--noheader", is_flag=True, help="no line of column names")
 def list_(as_json: bool, noheader: bool) -> None:
     """List what the gate looks at, and which of it this site has disabled."""
-    from slurm_ext.gate import rules
+    from slurm_ext.gate.checks import every
 
     disabled = tuple(word for word in site_settings().gate.disabled if word)
     rows = [
-        (name, "off" if disabled and name.startswith(disabled) else "on", what, does)
-        for name, what, does in rules.CHECKS
+        (row.id, "off" if disabled and row.id.startswith(disabled) else "on", row.what, row.means)
+        for row in every()
     ]
     if as_json:
         checks = [

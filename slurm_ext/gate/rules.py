@@ -10,38 +10,6 @@ from slurm_ext.gate import gpu_rules, kernel_rules
 from slurm_ext.gate.model import Facts, Judged, Probe, judged
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
-#: What the live gate can find, for `fmslurm gate list`: id or id prefix, what it looks at, what it does about it.
-CHECKS: tuple[tuple[str, str, str], ...] = (
-    ("gpu.missing", "nvidia-smi lists fewer GPUs than the instance type has", "fail, reboot"),
-    ("gpu.lost", "nvidia-smi says that a GPU is lost", "fail, reboot"),
-    ("gpu.driver-", "the driver does not answer, or does not fit its library", "fail, reboot or drain"),
-    ("gpu.smi-", "nvidia-smi does not answer in time, is missing, or ends in an error", "unknown"),
-    ("gpu.ecc-uncorrected", "uncorrected ECC errors since the driver loaded", "fail, reset-gpu"),
-    ("gpu.row-remap-", "row remap failed (fail), or waits for a reset (warn)", "replace or reset-gpu"),
-    ("gpu.recovery-action", "the driver's own recovery action", "fail, as it says; an unknown word is unknown"),
-    ("gpu.pcie-width", "a PCIe link narrower than it can be, outside power saving", "warn"),
-    ("gpu.persistence-off", "persistence mode is off", "warn"),
-    ("gpu.mig-enabled", "MIG is on", "warn"),
-    ("gpu.leftover-processes", "programs on the GPUs before the job has started", "warn"),
-    ("gpu.xid-N", "Xid lines of this boot, by NVIDIA's catalogue", "none, warn, fail; an unknown code is unknown"),
-    ("gpu.init-failed, gpu.off-bus", "kernel lines about a GPU that is gone", "fail, reboot"),
-    ("nvswitch.sxid-N", "SXid lines of this boot", "fatal: fail, reboot; else warn"),
-    ("kernel.", "the kernel log cannot be read, or its older lines are gone", "unknown, or warn"),
-    (
-        "efa.missing",
-        "fewer EFA devices than the instance type has",
-        "fail, replace (unless burnin.transport is socket)",
-    ),
-    ("efa.no-completion, efa.command-error", "kernel lines about an EFA device", "fail, replace; or warn"),
-    (
-        "disk.",
-        "scratch folders (gate.nvme_dirs) missing, read-only, full; NVMe lines in the kernel log",
-        "fail or warn",
-    ),
-    ("fs.", "Lustre mounts (gate.lustre_mounts) not mounted, or not answering", "fail, drain; a hang is unknown"),
-    ("clock.unsynchronised", "no daemon disciplines the clock", "warn"),
-)
-
 #: errno names with which a file server says that this client is cut off from it.
 _CUT_OFF = ("ESHUTDOWN", "ESTALE", "ENOTCONN", "EIO", "EHOSTDOWN", "EREMOTEIO")
 
