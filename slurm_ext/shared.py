@@ -35,7 +35,7 @@ GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
 LEDGER_FOLDER = "ledger"
 LEDGER_WINDOW_S = 3_600.0
 
-_NODE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+NODE_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ATTEMPT = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
 _FILE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT_PATH = pattern(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
@@ -56,7 +56,7 @@ class Drain(NamedTuple):
 STOPPED_FILE, BURNIN_FILE, RESTORE_FILE, DECISION_FILE = "stopped.json", "burnin.json", "restore.json", "decision.json"
 
 
-def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
+def bounded(work: Callable[[], Any], timeout_s: float) -> Any:
     """Run work in a child and return what it returned as plain data, or None where it failed or took too long."""
 
     def guarded() -> bytes:
@@ -72,7 +72,8 @@ def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
         return None
 
 
-def _is_share(share: str) -> bool:
+def is_share(share: str) -> bool:
+    """Say whether there is a share here that root may read and write; to be asked in a child (`bounded`)."""
     # Made by install; a share that is not mounted must not be made anew on the disk below it. One that others may write
     # holds nothing that root may decide by, and what root writes there could land anywhere.
     try:
@@ -84,7 +85,7 @@ def _is_share(share: str) -> bool:
 
 def _is_below_share(path: str) -> bool:
     found = _ATTEMPT_PATH.fullmatch(path)
-    return _is_share(found.group(1) if found else os.path.dirname(path))
+    return is_share(found.group(1) if found else os.path.dirname(path))
 
 
 def attempt_key(cluster: str, job_id: str, restarts: int) -> str:
@@ -101,13 +102,11 @@ def attempt_path(share: str, attempt: str, name: str) -> str:
 
 def append_event(share: str, node: str, event: Event, *, timeout_s: float = TIMEOUT_S) -> bool:
     """Append an event to the node's trail on the share; say whether it is there."""
-    if not share or not _NODE.fullmatch(node):
+    if not share or not NODE_NAME.fullmatch(node):
         return False
     path = os.path.join(share, "nodes", node, "events.jsonl")
     event = event if event.time else event._replace(time=events.stamp())
-    return (
-        _bounded(lambda: _is_share(share) and events.append(path, event, durable=True) is not None, timeout_s) is True
-    )
+    return bounded(lambda: is_share(share) and events.append(path, event, durable=True) is not None, timeout_s) is True
 
 
 def decide_once(path: str, data: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
@@ -127,7 +126,7 @@ def decide_once(path: str, data: Mapping[str, Any], *, timeout_s: float = TIMEOU
             return dict(data)
         return _object(read_trusted(path))
 
-    won = _bounded(work, timeout_s)
+    won = bounded(work, timeout_s)
     return won if isinstance(won, dict) else None
 
 
@@ -141,12 +140,12 @@ def write_json(path: str, data: Mapping[str, Any], *, timeout_s: float = TIMEOUT
         write_atomic(path, content)
         return True
 
-    return bool(path) and _bounded(work, timeout_s) is True
+    return bool(path) and bounded(work, timeout_s) is True
 
 
 def read_json(path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
     """Return the object in a file that root wrote, or None where there is none or the share does not answer."""
-    found = _bounded(lambda: _object(read_trusted(path)), timeout_s) if path else None
+    found = bounded(lambda: _object(read_trusted(path)), timeout_s) if path else None
     return found if isinstance(found, dict) else None
 
 
@@ -155,14 +154,14 @@ def attempt_names(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> 
     folder = os.path.dirname(attempt_path(share, attempt, STOPPED_FILE))
 
     def work() -> list[str] | None:
-        if not _is_share(share):
+        if not is_share(share):
             return None
         try:
             return os.listdir(folder)
         except FileNotFoundError:
             return []
 
-    found = _bounded(work, timeout_s) if share else None
+    found = bounded(work, timeout_s) if share else None
     return frozenset(found) if isinstance(found, list) else None
 
 
@@ -192,7 +191,7 @@ def gate_state(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> Gat
         found = (_object(read_trusted(os.path.join(folder, name))) for name in names)
         return [data for data in found if data is not None]
 
-    told = _bounded(work, timeout_s) if share else None
+    told = bounded(work, timeout_s) if share else None
     states = [state for data in told or () if (state := gate_state_from(data)) is not None]
     return max(states, key=lambda state: state.since, default=None)
 
@@ -206,7 +205,7 @@ def gate_state_from(data: Mapping[str, Any]) -> GateState | None:
     except (KeyError, TypeError, ValueError):
         return None
     names = (state.node, *state.waiting)
-    return state if _PHASE.fullmatch(state.phase) and all(_NODE.fullmatch(name) for name in names) else None
+    return state if _PHASE.fullmatch(state.phase) and all(NODE_NAME.fullmatch(name) for name in names) else None
 
 
 #: What the phases of a burn-in are to people; a round that is not listed is told by its own word.
@@ -241,12 +240,12 @@ def record_drain(
     share: str, node: str, *, now: float, data: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
 ) -> bool:
     """Write one drain into the ledger (`now` in seconds since the epoch); say whether it is there, on disk."""
-    if not share or not _NODE.fullmatch(node):
+    if not share or not NODE_NAME.fullmatch(node):
         return False
     path = os.path.join(share, LEDGER_FOLDER, f"{int(now * 1000)}-{node}.json")
     content = json.dumps({"schema": 1, "node": node, "time": now, **(data or {})}) + "\n"
     # Twice the same drain is one entry, so an act that is repeated after a crash counts once.
-    return _bounded(lambda: _is_share(share) and (write_exclusive(path, content) or True), timeout_s) is True
+    return bounded(lambda: is_share(share) and (write_exclusive(path, content) or True), timeout_s) is True
 
 
 def drains(
@@ -260,7 +259,7 @@ def drains(
         return None
 
     def work() -> list[list[Any]] | None:
-        if not _is_share(share):
+        if not is_share(share):
             return None
         try:
             names = os.listdir(os.path.join(share, LEDGER_FOLDER))
@@ -269,7 +268,7 @@ def drains(
         found = [_DRAIN.fullmatch(name) for name in sorted(names)]
         return [[int(item.group(1)) / 1000, item.group(2)] for item in found if item]
 
-    listed = _bounded(work, timeout_s)
+    listed = bounded(work, timeout_s)
     if not isinstance(listed, list):
         return None
     return tuple(sorted(Drain(time, node) for time, node in listed if time > now - window_s))
@@ -279,19 +278,19 @@ def beat(share: str, heartbeat: Heartbeat, *, timeout_s: float = TIMEOUT_S) -> b
     """Write the controller's sign of life; say whether it is there."""
 
     def work() -> bool:
-        if not _is_share(share):
+        if not is_share(share):
             return False
         write_atomic(os.path.join(share, HEARTBEAT_FILE), heartbeat_to_json(heartbeat))
         return True
 
-    return bool(share) and _bounded(work, timeout_s) is True
+    return bool(share) and bounded(work, timeout_s) is True
 
 
 def heartbeat(share: str, *, timeout_s: float = TIMEOUT_S) -> Heartbeat | None:
     """Return the controller's last sign of life, or None where there is none; modes.heartbeat_is_fresh judges its age."""
     if not share:
         return None
-    text = _bounded(lambda: read_trusted(os.path.join(share, HEARTBEAT_FILE)).decode("utf-8", "replace"), timeout_s)
+    text = bounded(lambda: read_trusted(os.path.join(share, HEARTBEAT_FILE)).decode("utf-8", "replace"), timeout_s)
     return heartbeat_from_json(text) if isinstance(text, str) else None
 
 
@@ -301,12 +300,12 @@ def throw_switch(share: str, switch: Off, *, timeout_s: float = TIMEOUT_S) -> bo
         raise ValueError(f"no room is called {switch.room!r}; there are {', '.join((*ROOMS, ALL))}")
 
     def work() -> bool:
-        if not _is_share(share):
+        if not is_share(share):
             return False
         write_atomic(os.path.join(share, OFF_FOLDER, f"{switch.room}.json"), off_to_json(switch))
         return True
 
-    return bool(share) and _bounded(work, timeout_s) is True
+    return bool(share) and bounded(work, timeout_s) is True
 
 
 def clear_switch(share: str, room: str, *, timeout_s: float = TIMEOUT_S) -> bool | None:
@@ -315,7 +314,7 @@ def clear_switch(share: str, room: str, *, timeout_s: float = TIMEOUT_S) -> bool
         raise ValueError(f"no room is called {room!r}; there are {', '.join((*ROOMS, ALL))}")
 
     def work() -> bool | None:
-        if not _is_share(share):
+        if not is_share(share):
             return None
         try:
             os.unlink(os.path.join(share, OFF_FOLDER, f"{room}.json"))
@@ -323,7 +322,7 @@ def clear_switch(share: str, room: str, *, timeout_s: float = TIMEOUT_S) -> bool
             return False
         return True
 
-    done = _bounded(work, timeout_s) if share else None
+    done = bounded(work, timeout_s) if share else None
     return done if isinstance(done, bool) else None
 
 
@@ -331,16 +330,16 @@ def switches(share: str, *, timeout_s: float = TIMEOUT_S) -> tuple[Off, ...] | N
     """Return the off files, past ones too, or None where the share does not answer."""
 
     def work() -> list[list[Any]] | None:
-        return [list(switch) for switch in read_off(share)] if _is_share(share) else None
+        return [list(switch) for switch in read_off(share)] if is_share(share) else None
 
-    listed = _bounded(work, timeout_s) if share else None
+    listed = bounded(work, timeout_s) if share else None
     return tuple(Off(*item) for item in listed) if isinstance(listed, list) else None
 
 
 def write_addresses(share: str, addresses: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> bool:
     """Write the `name address` lines that nodes find each other by; say whether it is done."""
     for name, address in addresses.items():
-        if not _NODE.fullmatch(name) or not _ADDRESS.fullmatch(address):
+        if not NODE_NAME.fullmatch(name) or not _ADDRESS.fullmatch(address):
             raise ValueError(f"no node name or no address: {name!r}, {address!r}")
     return _write_pairs(share, ADDRESS_FILE, addresses, timeout_s)
 
@@ -356,35 +355,37 @@ def write_leaves(share: str, leaves: Mapping[str, str], *, timeout_s: float = TI
     Raise ValueError for a name that is none.
     """
     for name, leaf in leaves.items():
-        if not _NODE.fullmatch(name) or not _NODE.fullmatch(leaf):
+        if not NODE_NAME.fullmatch(name) or not NODE_NAME.fullmatch(leaf):
             raise ValueError(f"no node name or no switch name: {name!r}, {leaf!r}")
     return _write_pairs(share, LEAVES_FILE, leaves, timeout_s)
 
 
 def leaves(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Return node name -> name of its leaf switch as pushed; empty where nothing is known."""
-    return _pairs(share, LEAVES_FILE, _NODE, timeout_s)
+    return _pairs(share, LEAVES_FILE, NODE_NAME, timeout_s)
 
 
 def _write_pairs(share: str, name: str, pairs: Mapping[str, str], timeout_s: float) -> bool:
     text = "".join(f"{left} {right}\n" for left, right in sorted(pairs.items()))
 
     def work() -> bool:
-        if not _is_share(share):
+        if not is_share(share):
             return False
         path = os.path.join(share, name)
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         write_atomic(path, text)
         return True
 
-    return bool(share) and _bounded(work, timeout_s) is True
+    return bool(share) and bounded(work, timeout_s) is True
 
 
 def _pairs(share: str, name: str, right: re.Pattern[str], timeout_s: float) -> dict[str, str]:
-    text = _bounded(lambda: read_trusted(os.path.join(share, name)).decode(), timeout_s) if share else None
+    text = bounded(lambda: read_trusted(os.path.join(share, name)).decode(), timeout_s) if share else None
     if not isinstance(text, str):
         return {}
     pairs = (line.split() for line in text.splitlines())
     return {
-        pair[0]: pair[1] for pair in pairs if len(pair) == 2 and _NODE.fullmatch(pair[0]) and right.fullmatch(pair[1])
+        pair[0]: pair[1]
+        for pair in pairs
+        if len(pair) == 2 and NODE_NAME.fullmatch(pair[0]) and right.fullmatch(pair[1])
     }

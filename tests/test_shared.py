@@ -86,7 +86,7 @@ def test_a_share_that_hangs_costs_only_the_time_that_was_given(share: str, monke
         os.kill(os.getpid(), 19)  # SIGSTOP
         return True
 
-    monkeypatch.setattr(shared, "_is_share", hang)
+    monkeypatch.setattr(shared, "is_share", hang)
     for name in ("read_trusted", "read_off"):
         monkeypatch.setattr(shared, name, hang)
     begin = time.monotonic()
