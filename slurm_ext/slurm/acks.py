@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from slurm_ext.command import call_bounded
-from slurm_ext.errors import FmslurmError
-from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic
+from slurm_ext import shared
+from slurm_ext.files import read_trusted, write_atomic
 from slurm_ext.patterns import pattern
 
 FOLDER = "acks"
@@ -21,13 +20,12 @@ FOLDER = "acks"
 #: The target of an acknowledgement that holds for every target of its finding.
 ANY = "*"
 
-#: How long (seconds) the share may take, how many acknowledgements of a node are kept, and how large its file may be.
-TIMEOUT_S, KEPT, MAX_BYTES = 2.0, 100, 256 << 10
+#: How many acknowledgements of a node are kept, and how large its file may be.
+KEPT, MAX_BYTES = 100, 256 << 10
 
 #: No time of ours lies behind this (seconds since the epoch: the year 2255).
 FAR_S = 9e9
 
-_NODE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _FINDING = pattern(r"[a-z0-9][a-z0-9._-]{0,99}")
 _TARGET = pattern(r"[!-~]{1,200}")
 
@@ -100,53 +98,55 @@ def _seconds(value: Any) -> float | None:
 
 def is_writable(ack: Ack) -> bool:
     """Say whether an acknowledgement has names that can be stored and an end. Pure."""
-    names = _NODE.fullmatch(ack.node) and _FINDING.fullmatch(ack.finding) and _TARGET.fullmatch(ack.target)
+    names = shared.NODE_NAME.fullmatch(ack.node) and _FINDING.fullmatch(ack.finding) and _TARGET.fullmatch(ack.target)
     return bool(names) and _seconds(ack.until_s) is not None and _seconds(ack.at_s) is not None
 
 
-def read(share: str, node: str, *, timeout_s: float = TIMEOUT_S) -> tuple[Ack, ...]:
+def read(share: str, node: str, *, timeout_s: float = shared.TIMEOUT_S) -> tuple[Ack, ...]:
     """Return what was acknowledged on a node, past ones too; nothing where the share does not answer: then none holds."""
-    if not share or not _NODE.fullmatch(node):
+    if not share or not shared.NODE_NAME.fullmatch(node):
         return ()
-    return from_data(_bounded(lambda: _load(_path(share, node)), timeout_s), node)
+    return from_data(shared.bounded(lambda: _load(_path(share, node)), timeout_s), node)
 
 
-def read_all(share: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[Ack, ...]] | None:
+def read_all(share: str, *, timeout_s: float = shared.TIMEOUT_S) -> dict[str, tuple[Ack, ...]] | None:
     """Return node name -> its acknowledgements, past ones too; None where the share does not answer."""
 
     def work() -> dict[str, Any] | None:
-        if not _is_share(share):
+        if not shared.is_share(share):
             return None
         try:
             names = sorted(os.listdir(os.path.join(share, FOLDER)))
         except FileNotFoundError:
             return {}
         nodes = [name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith(".")]
-        return {node: _load(_path(share, node)) for node in nodes if _NODE.fullmatch(node)}
+        return {node: _load(_path(share, node)) for node in nodes if shared.NODE_NAME.fullmatch(node)}
 
-    found = _bounded(work, timeout_s) if share else None
+    found = shared.bounded(work, timeout_s) if share else None
     return {node: from_data(data, node) for node, data in found.items()} if isinstance(found, dict) else None
 
 
-def write(share: str, ack: Ack, *, timeout_s: float = TIMEOUT_S) -> bool:
+def write(share: str, ack: Ack, *, timeout_s: float = shared.TIMEOUT_S) -> bool:
     """Add one acknowledgement to its node's file; say whether it is there, on disk."""
     if not share or not is_writable(ack):
         return False
     return _change(share, ack.node, lambda before: added(before, ack), lambda after: ack in after, timeout_s)
 
 
-def remove(share: str, node: str, finding: str, target: str = "", *, timeout_s: float = TIMEOUT_S) -> bool | None:
+def remove(
+    share: str, node: str, finding: str, target: str = "", *, timeout_s: float = shared.TIMEOUT_S
+) -> bool | None:
     """Take back what was acknowledged of a finding (`target` empty: on every target), past ones too.
 
     Say whether there was one; None where the share does not answer or may not be written.
     """
-    if not share or not _NODE.fullmatch(node):
+    if not share or not shared.NODE_NAME.fullmatch(node):
         return None
 
     def is_meant(ack: Ack) -> bool:
         return ack.finding == finding and target in ("", ack.target)
 
-    before = _bounded(lambda: _load(_path(share, node)) if _is_share(share) else None, timeout_s)
+    before = shared.bounded(lambda: _load(_path(share, node)) if shared.is_share(share) else None, timeout_s)
     if before is None:
         return None
     if not any(is_meant(ack) for ack in from_data(before, node)):
@@ -171,7 +171,7 @@ def _change(
     """Change a node's file and look whether it took hold: a second person's change at the same moment may have won."""
 
     def work() -> bool:
-        if not _is_share(share):
+        if not shared.is_share(share):
             return False
         path = _path(share, node)
         for _ in range(3):
@@ -182,7 +182,7 @@ def _change(
                 return True
         return False
 
-    return _bounded(work, timeout_s) is True
+    return shared.bounded(work, timeout_s) is True
 
 
 def _path(share: str, node: str) -> str:
@@ -196,27 +196,3 @@ def _load(path: str) -> dict[str, Any]:
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _is_share(share: str) -> bool:
-    """Say whether the share is there and root's: one that is not mounted must not be made anew on the disk below it."""
-    try:
-        return os.path.isdir(share) and owner_is_trusted(os.stat(share))
-    except OSError:
-        return False
-
-
-def _bounded(work: Callable[[], Any], timeout_s: float) -> Any:
-    """Return what `work` returned in a child, as plain data; None where it failed or took too long."""
-
-    def guarded() -> bytes:
-        try:
-            return json.dumps(work()).encode()
-        except (OSError, FmslurmError, ValueError):
-            return b"null"
-
-    answer = call_bounded(guarded, timeout_s=timeout_s)
-    try:
-        return json.loads(answer) if answer else None
-    except ValueError:
-        return None

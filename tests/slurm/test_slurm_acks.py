@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext import events
+from slurm_ext import events, shared
 from slurm_ext.slurm import acks
 from slurm_ext.slurm.acks import ANY, Ack
 
@@ -105,7 +105,7 @@ def test_a_share_that_hangs_is_given_up(share: str, monkeypatch: pytest.MonkeyPa
         os.kill(os.getpid(), 19)  # SIGSTOP
         return True
 
-    monkeypatch.setattr(acks, "is_share", hang)
+    monkeypatch.setattr(shared, "is_share", hang)
     monkeypatch.setattr(acks, "_load", hang)
     assert acks.read(share, "n1", timeout_s=0.05) == ()
     assert acks.read_all(share, timeout_s=0.05) is None
