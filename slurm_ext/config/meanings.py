@@ -37,6 +37,7 @@ MEANINGS: dict[str, str] = {
     "gate.nvme_dirs": "Scratch folders that must be writable and not full.",
     "gate.lustre_mounts": "Mount points that must answer.",
     "gate.min_free_percent": "A scratch folder with less free space is a finding.",
+    "gate.dcgm_job_mapping_dir": "Folder that dcgm-exporter reads (--hpc-job-mapping-dir): which job has which GPU. Empty: off.",
     "burnin": "Can these nodes train together? Floors are bus bandwidths in GB/s; 0 takes the catalogue's figure.",
     "burnin.min_nodes": "Smaller jobs skip it.",
     "burnin.whole_nodes_only": "Only for jobs that have all GPUs of their nodes.",

@@ -55,6 +55,7 @@ class Gate(NamedTuple):
     nvme_dirs: tuple[str, ...] = ()  # scratch folders that must be writable and not full
     lustre_mounts: tuple[str, ...] = ()  # mount points that must answer
     min_free_percent: float = 5.0
+    dcgm_job_mapping_dir: str = ""  # where dcgm-exporter reads which job has which GPU; empty: written nowhere
 
 
 class Burnin(NamedTuple):

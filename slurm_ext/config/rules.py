@@ -79,6 +79,7 @@ PATHS = frozenset(
         ("site", "munge_socket"),
         ("gate", "nvme_dirs"),
         ("gate", "lustre_mounts"),
+        ("gate", "dcgm_job_mapping_dir"),
         ("burnin", "addresses"),
         ("topology", "source_file"),
         ("topology", "nodes_file"),

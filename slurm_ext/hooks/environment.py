@@ -17,6 +17,15 @@ _JOB_ID = pattern(r"[0-9]{1,12}")
 _NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _CLUSTER = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _EXIT = pattern(r"(\d{1,3}):(\d{1,3})", needs=":")
+_GPU_RANGE = pattern(r"([0-9]{1,4})-([0-9]{1,4})")
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_GPU_UUID = pattern(rf"GPU-{_UUID}|MIG-(?:{_UUID}|GPU-{_UUID}/\d{{1,3}}/\d{{1,3}})")
+
+#: Where a job's GPUs stand, best first. Slurm documents all three for prolog and epilog (prolog_epilog.html); the text of
+#: many GPUs with UUIDs is longer than any other value of ours.
+_GPU_NAMES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+_GPU_TEXT = 16384
+_NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")
 
 #: slurmd passes a comment of any length; a token of ours lies at its end.
 COMMENT_TAIL = 8192
@@ -33,7 +42,7 @@ class HookJob(NamedTuple):
     partition: str = ""
     uid: int = -1
     gid: int = -1
-    gpus: int = 0  # of this node that belong to the job
+    gpus: int = 0  # of this node that belong to the job; parts of a GPU (MIG) are none
     batch: bool = False
     het: str = ""  # the id that a stop of a heterogeneous job goes to
     request: Request | None = None
@@ -42,6 +51,7 @@ class HookJob(NamedTuple):
     exit_code: int = 0
     exit_signal: int = 0
     problems: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()  # of this node: indexes, or NVIDIA's UUIDs of GPUs and MIG devices
 
     @property
     def attempt(self) -> str:
@@ -98,6 +108,7 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
     except HostlistError as exc:
         nodes = ()
         problems.append(f"the node list is no hostlist: {exc}")
+    gpu_ids = _gpus(environment, problems)
     return HookJob(
         job_id=job_id,
         cluster=word(_CLUSTER, "SLURM_CLUSTER_NAME") or (cluster if _CLUSTER.fullmatch(cluster) else "cluster"),
@@ -107,7 +118,7 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
         partition=word(_NAME, "SLURM_JOB_PARTITION"),
         uid=-1 if uid is None else uid,
         gid=-1 if gid is None else gid,
-        gpus=_gpu_count(environment.get("SLURM_JOB_GPUS", "")),
+        gpus=sum(not name.startswith("MIG-") for name in gpu_ids),
         # Only a batch job has an output file before it starts: salloc and srun set none (tried on 22.05.8).
         batch=bool(environment.get("SLURM_JOB_STDOUT", "")),
         het=word(_JOB_ID, "SLURM_HET_JOB_ID"),
@@ -117,6 +128,7 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
         exit_code=int(code[1]) if code else 0,
         exit_signal=int(code[2]) if code else 0,
         problems=tuple(problems),
+        gpu_ids=gpu_ids,
     )
 
 
@@ -132,12 +144,36 @@ def _request(environment: Mapping[str, str]) -> Request | None:
     return None
 
 
-def _gpu_count(text: str) -> int:
-    """Count the GPUs in `0,1,2` or `0-7`; 0 where there are none or the text is another form."""
-    count = 0
-    for part in text.split(",")[:128] if text else []:
-        found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
-        if found is None:
-            return 0
-        count += int(found[2]) - int(found[1]) + 1 if found[2] else 1
-    return count if 0 < count <= 1024 else 0
+def _gpus(environment: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:
+    """Return the job's GPUs by the first name that says any in a known form; MIG devices are told by CUDA's name alone."""
+    found: tuple[str, ...] = ()
+    for name in _GPU_NAMES:
+        text = environment.get(name, "")
+        if text in _NO_GPUS or (found and not (name == "CUDA_VISIBLE_DEVICES" and text.startswith("MIG-"))):
+            continue
+        listed = gpu_list(text)
+        if listed:
+            found = listed
+        else:
+            problems.append(f"{name} is no list of GPUs")
+    return found
+
+
+def gpu_list(text: str) -> tuple[str, ...]:
+    """Return the GPUs in `0,1,2`, `0-7` or a list of UUIDs, each once; none where any part of the text has another form."""
+    names: dict[str, None] = {}
+    if len(text) > _GPU_TEXT:
+        return ()
+    for part in (part.strip() for part in text.split(",")):
+        if part.isascii() and part.isdigit() and len(part) <= 4:
+            names[str(int(part))] = None
+        elif found := _GPU_RANGE.fullmatch(part):
+            first, last = int(found[1]), int(found[2])
+            if last < first or last - first >= 1024:
+                return ()
+            names |= dict.fromkeys(str(number) for number in range(first, last + 1))
+        elif _GPU_UUID.fullmatch(part):
+            names[part] = None
+        else:
+            return ()
+    return tuple(names) if len(names) <= 1024 else ()

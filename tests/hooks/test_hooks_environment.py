@@ -106,12 +106,60 @@ def test_what_has_another_form_is_dropped_and_named():
         0,
         "",
     )
-    assert len(found.problems) == 5
+    assert len(found.problems) == 6
 
 
-def test_gpu_lists():
-    for text, count in (("0", 1), ("0-7", 8), ("0,2-3", 3), ("", 0), ("x", 0), ("0-99999", 0), ("5-1", 0)):
-        assert job(SLURM_JOB_GPUS=text).gpus == count
+UUID = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52"
+MIG = "MIG-1b7bd7a2-0000-1111-2222-333344445555"
+OLD_MIG = f"MIG-{UUID}/7/0"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("0", "0"),
+        ("0-7", "0 1 2 3 4 5 6 7"),
+        ("0,2-3", "0 2 3"),
+        ("3, 1,1,01", "3 1"),
+        ("", ""),
+        ("x", ""),
+        ("0-99999", ""),
+        ("5-1", ""),
+        ("0-9999", ""),
+        (UUID, UUID),
+        (f"{UUID},0", f"{UUID} 0"),
+        (UUID + "x", ""),
+        ("GPU-604ac76c", ""),
+        (f"{UUID}/../../etc", ""),
+        ("0,", ""),
+        ("\u0663", ""),
+        ("0," * 9000 + "0", ""),
+    ],
+)
+def test_gpu_lists(text, ids):
+    found = job(SLURM_JOB_GPUS=text)
+    assert (found.gpu_ids, found.gpus) == (tuple(ids.split()), len(ids.split()))
+    assert bool(found.problems) == (bool(text) and not ids)
+
+
+def test_gpus_by_another_name_and_parts_of_gpus():
+    assert job(SLURM_JOB_GPUS="", CUDA_VISIBLE_DEVICES="2,3").gpu_ids == ("2", "3")
+    assert job(SLURM_JOB_GPUS="all", GPU_DEVICE_ORDINAL="1").gpu_ids == ("1",)
+    assert job(SLURM_JOB_GPUS="", CUDA_VISIBLE_DEVICES="NoDevFiles") == job(SLURM_JOB_GPUS="")
+    assert job(SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES="5").gpu_ids == ("0",)
+    for part in (
+        MIG,
+        OLD_MIG,
+    ):  # Slurm numbers the parts, CUDA names them: an index would say that the job has a whole GPU
+        found = job(SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES=part)
+        assert (found.gpu_ids, found.gpus) == ((part,), 0)
+    assert job(SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES="MIG-x").gpu_ids == ("0",)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_list_of_gpus_or_none(text):
+    for name in environment.gpu_list(text):
+        assert name.isdigit() or environment._GPU_UUID.fullmatch(name)
 
 
 def test_exit_codes_of_an_epilog():
