@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import collect, probes, rules
-from slurm_ext.gate.model import Facts, conclude
+from slurm_ext.gate.model import Facts, Judged, conclude
 from slurm_ext.verdict import Verdict
 
 
@@ -21,6 +21,7 @@ class Look(NamedTuple):
     in_window: tuple[str, ...]
     seconds: float
     kept: Mapping[str, Any] = {}  # name of a probe -> what it wants to see again when the job has ended
+    items: tuple[Judged, ...] = ()  # each finding with its own verdict
 
     def words(self) -> str:
         """Return what was measured, in one short line for a job's log."""
@@ -74,12 +75,13 @@ def look(
         job.baseline,
     )
     facts = collect.gather(settings, node, want=want, deadline_s=deadline_s, here=here)
-    verdict = conclude(rules.judge(facts, settings, catalogue.find(facts.instance_type)), rule="gate.local")
+    items = tuple(rules.judge(facts, settings, catalogue.find(facts.instance_type)))
+    verdict = conclude(items, rule="gate.local")
     said: Sequence[str] = ()
     if job_window is not None and facts.kernel is not None:
         said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, time.time()))
     kept = {name: probed.kept for name, probed in facts.probed.items() if probed.kept}
-    return Look(verdict, facts, tuple(said), time.monotonic() - started, kept)
+    return Look(verdict, facts, tuple(said), time.monotonic() - started, kept, items)
 
 
 def check(

@@ -29,11 +29,15 @@ OVER = "not brought back, since it is"
 
 
 class Done(NamedTuple):
-    """What became of an act, and in words why. `suppressed`: it was decided not to (breaker, ledger, a limit), not failed."""
+    """What became of an act, and in words why. `suppressed`: it was decided not to (breaker, ledger, a limit), not failed.
+
+    `acked`: a person knows of the finding and keeps the node in use; the job runs here.
+    """
 
     done: bool
     reason: str
     suppressed: bool = False
+    acked: bool = False
 
 
 def _context(settings: Settings, job: HookJob, room: str, boot_id: str = "") -> Context:
@@ -63,6 +67,8 @@ def drain(
         outcome = act.Outcome(False, "failed", str(exc))
     if outcome.done or outcome.result == "foreign":  # drained by somebody else: out of use all the same
         return Done(True, outcome.reason)
+    if outcome.result == "acked":
+        return Done(False, outcome.reason, suppressed=True, acked=True)
     if outcome.result != "failed":
         return Done(False, outcome.reason, suppressed=True)
     # Slurm did not answer. Exit 1 makes it drain the node itself later on, which the breaker must have allowed.

@@ -68,6 +68,11 @@ def _look(
     begun = file.started if file is not None else job.start_s
     window = (begun - WINDOW_SLACK_S, now) if begun is not None else None
     look = local.look(settings, job.node, phase="epilog", job_window=window, deadline_s=settings.gate.deadline_s)
+    spared: tuple[str, ...] = ()
+    if look.verdict.verdict == FAIL:
+        from slurm_ext.hooks import acked
+
+        look, spared = acked.spare(look, share, job.node, now)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
     run_dir = at_node(settings.site.run_dir, job.node)
     plan = decide.on_gate(look.verdict, settings, mode=rungs.gate if rungs.gate != "off" else "shadow")
@@ -81,6 +86,8 @@ def _look(
         "gate": verdict.to_json(look.verdict),
         "cleaned": list(cleaned),
     }
+    if spared:
+        data["acked"] = list(spared)
     if look.facts.boot_id:
         data["boot_id"] = look.facts.boot_id
     event = trail.about(

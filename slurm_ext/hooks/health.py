@@ -53,6 +53,11 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
 
 def _look(settings: Settings, node: str, share: str, mode: str, last_path: str) -> None:
     look = local.look(settings, node, phase="health", job_window=None, deadline_s=settings.gate.deadline_s)
+    spared: tuple[str, ...] = ()
+    if look.verdict.verdict == FAIL:
+        from slurm_ext.hooks import acked
+
+        look, spared = acked.spare(look, share, node, time.time())  # here: an end of it is news, too
     now = json.dumps([look.verdict.verdict, sorted({(f.id, f.target, f.action) for f in look.verdict.findings})])
     if now == _last(last_path):
         return  # nothing new: a trail that repeats itself every five minutes is read by nobody
@@ -70,7 +75,7 @@ def _look(settings: Settings, node: str, share: str, mode: str, last_path: str) 
         decision="pass" if finding is None else "drain" if mode == "enforce" else "would-drain",
         dry_run=finding is not None and mode != "enforce",
         boot_id=look.facts.boot_id,
-        data={"gate": verdict.to_json(look.verdict)},
+        data={"gate": verdict.to_json(look.verdict), **({"acked": list(spared)} if spared else {})},
     )
     trail.emit(settings, node, event, share=share)
     if finding is not None and mode == "enforce":

@@ -84,11 +84,18 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     if rungs.gate == "off" and rungs.burnin == "off":
         return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
     look = local.look(settings, job.node, phase="prolog", job_window=None, deadline_s=settings.gate.deadline_s)
+    spared: tuple[str, ...] = ()
+    if look.verdict.verdict == verdict.FAIL:
+        from slurm_ext.hooks import acked
+
+        look, spared = acked.spare(look, share, job.node, time.time())
     plan = Plan(PASS_ON, "the gate is off", "gate.off")
     if rungs.gate != "off":
         plan = decide.on_gate(look.verdict, settings, mode=rungs.gate)
     here = f"gate on {job.node}: {look.words()}"
     data: dict[str, Any] = {"gate": verdict.to_json(look.verdict), "gate_s": round(look.seconds, 3)}
+    if spared:
+        data["acked"] = list(spared)
     if look.facts.instance_type:
         data["instance_type"] = look.facts.instance_type
     if rungs.gate != "off" and plan.act != PASS_ON:
@@ -172,6 +179,13 @@ def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -
 
 def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
     """Drain this node; return exit code, whether the job runs here after all, and what was done."""
+    if room == "burnin":  # what the local look found was spared before the burn-in
+        from slurm_ext.hooks import acked
+
+        if known := acked.of(plan.finding, share, job.node, time.time()):
+            marks.let_go(share, job, known)
+            marks.say_acted(share, job, job.node, known)
+            return PASS, True, f"passed: {known}"
     marks.tell_partners(share, job, plan.reason, rule=plan.rule)
     by = marks.claim_drain(share, job, job.node)
     if by and by != job.node:
@@ -193,6 +207,8 @@ def _drain_here(job: HookJob, settings: Settings, plan: Plan, room: str) -> tupl
         if over := act.ended(settings, job):
             return PASS, False, f"drained; the job is {act.OVER} {over}"
         return FAIL, False, "drained"
+    if done.acked:
+        return PASS, True, f"passed: {done.reason}"
     if not done.suppressed:
         return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
     if settings.drain.when_open == "pass":

@@ -5,9 +5,10 @@ Everything automatic goes through here. Standard library only: hooks import this
 
 from __future__ import annotations
 
-from slurm_ext import shared
+from slurm_ext import events, shared
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
+from slurm_ext.slurm import acks
 from slurm_ext.slurm.act_job import exclude_nodes, release_job, requeue_job, stop_job
 from slurm_ext.slurm.breaker import is_slurms_own, judge_drain
 from slurm_ext.slurm.journal import Journal
@@ -52,7 +53,7 @@ def drain_node(
     """Drain one node for a finding, within mode and breaker, and never over somebody else's reason.
 
     `mode` is the rung the caller found; empty: found here. `context` overrides the loose arguments. The ledger on the
-    share is written before the drain, so a crash counts it. No ledger, no drain.
+    share is written before the drain, so a crash counts it. No ledger, no drain. What a person acknowledged is not drained for.
     """
     told = context or Context(room, now, events_path, node=node, job=job, mode=mode, dry_run=dry_run)
     told = told._replace(node=told.node or node)
@@ -64,6 +65,11 @@ def drain_node(
     rung, why = rung_for(settings, told, node)
     if (observed := observe(journal, event, told, rung, why)) is not None:
         return observed
+    known = acks.holds(acks.read(settings.site.share, node), finding.id, now, target=finding.target)
+    if known is not None:
+        words = acks.words(known, events.stamp)
+        journal.write(event._replace(phase="fact", decision="acked", reason=words, data={"ack": known._asdict()}))
+        return Outcome(False, "acked", words, rung)
     try:
         every = slurm.nodes()
     except FmslurmError as exc:

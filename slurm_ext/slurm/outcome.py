@@ -14,7 +14,18 @@ from slurm_ext.events import Event
 from slurm_ext.slurm.journal import Journal
 
 #: What an Outcome's `result` may be.
-RESULTS = ("done", "already", "foreign", "observed", "dry-run", "breaker-open", "no-ledger", "passed", "failed")
+RESULTS = (
+    "done",
+    "already",
+    "foreign",
+    "acked",
+    "observed",
+    "dry-run",
+    "breaker-open",
+    "no-ledger",
+    "passed",
+    "failed",
+)
 
 
 class Outcome(NamedTuple):
