@@ -9,12 +9,17 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slurm_ext.errors import CommandNotFoundError
+from slurm_ext.spawn import Program, spawn
+
+if TYPE_CHECKING:
+    import subprocess
+
+    Child: TypeAlias = Program | "subprocess.Popen[bytes]"
 
 #: What every program of ours gets as environment unless told otherwise: nothing of the caller's leaks in.
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -32,7 +37,7 @@ ABANDON_S = 1.0
 LINGER_S = 0.5
 
 #: Children left behind: collected once they have ended, so that a daemon gathers no zombies.
-_left_programs: list[subprocess.Popen[bytes]] = []
+_left_programs: list[Child] = []
 _left_pids: list[int] = []
 
 
@@ -102,16 +107,21 @@ def start(
     cwd: str | None = None,
     user: int | None = None,
     group: int | None = None,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     """Start a program as `run` does, for `finish`, which must follow; `feed`: it gets an input. It runs meanwhile."""
     _collect_left()
+    environment = dict(env if env is not None else CLEAN_ENV)
     try:
+        if cwd is None and user is None and group is None:
+            return spawn(argv, env=environment, feed=feed)
+        import subprocess  # imports more than a hook has time for
+
         return subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(env if env is not None else CLEAN_ENV),
+            env=environment,
             cwd=cwd,
             start_new_session=True,
             close_fds=True,
@@ -128,7 +138,7 @@ def start(
 
 
 def finish(
-    child: subprocess.Popen[bytes],
+    child: Child,
     *,
     timeout_s: float,
     input_text: str | None = None,
@@ -160,7 +170,7 @@ def finish(
 
 
 def _converse(
-    child: subprocess.Popen[bytes], input_text: str | None, deadline: float, limit: int
+    child: Child, input_text: str | None, deadline: float, limit: int
 ) -> tuple[tuple[bytes, bytes], bool, bool]:
     """Feed stdin and collect stdout and stderr until both close or the deadline passes; return (buffers, truncated, late)."""
     pending = memoryview(input_text.encode("utf-8", "surrogateescape")) if input_text is not None else memoryview(b"")
@@ -204,14 +214,14 @@ def _converse(
     return (bytes(collected["out"]), bytes(collected["err"])), truncated, False
 
 
-def leave(child: subprocess.Popen[bytes]) -> None:
+def leave(child: Child) -> None:
     """Take over a program that its starter does not wait for: it is collected by a later call, once it has ended."""
     _collect_left()
     _left_pids.append(child.pid)
     child.returncode = 0  # not known: nobody asks it, and it must not warn that it runs on
 
 
-def collect(child: subprocess.Popen[bytes], *, within_s: float) -> None:
+def collect(child: Child, *, within_s: float) -> None:
     """Collect a program that `leave` took over and that was killed, if it ends within so many seconds."""
     give_up = time.monotonic() + within_s
     _collect_left()
@@ -220,7 +230,7 @@ def collect(child: subprocess.Popen[bytes], *, within_s: float) -> None:
         _collect_left()
 
 
-def _feed(child: subprocess.Popen[bytes], pending: memoryview) -> memoryview:
+def _feed(child: Child, pending: memoryview) -> memoryview:
     """Write what fits to the child's stdin and return what is left; a child that stopped reading gets no more."""
     assert child.stdin is not None
     try:
@@ -231,10 +241,15 @@ def _feed(child: subprocess.Popen[bytes], pending: memoryview) -> memoryview:
         return memoryview(b"")
 
 
-def _wait(child: subprocess.Popen[bytes], deadline: float) -> bool:
+def _wait(child: Child, deadline: float) -> bool:
     """Wait for the child until the monotonic deadline; say whether it ended."""
+    left_s = max(deadline - time.monotonic(), 0.0)
+    if isinstance(child, Program):
+        return child.wait(left_s)
+    import subprocess
+
     try:
-        child.wait(max(deadline - time.monotonic(), 0.0))
+        child.wait(left_s)
     except subprocess.TimeoutExpired:
         return False
     return True

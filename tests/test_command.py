@@ -15,6 +15,7 @@ import pytest
 from slurm_ext import command
 from slurm_ext.command import call_all_bounded, call_bounded, run
 from slurm_ext.errors import CommandNotFoundError
+from slurm_ext.spawn import Program
 
 
 def sh(text: str, *, timeout_s: float = 10.0, **more: object) -> command.Result:
@@ -199,16 +200,17 @@ def test_a_program_that_cannot_be_killed_is_left_behind_and_collected_later(monk
 
 
 def test_interrupted_it_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Program] = []
 
-    def interrupt(child: subprocess.Popen[bytes], *_: object) -> None:
+    def interrupt(child: Program, *_: object) -> None:
         started.append(child)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_converse", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(["/bin/sleep", "60"], timeout_s=50)
-    assert started[0].wait(2) == -9
+    assert started[0].wait(2)
+    assert started[0].returncode == -9
     for stream in (started[0].stdout, started[0].stderr):
         assert stream is not None
         stream.close()

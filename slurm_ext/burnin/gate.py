@@ -9,7 +9,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from slurm_ext.command import clean_env, collect, leave
 from slurm_ext.config.model import Burnin, Settings, at_node
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import open_regular
+from slurm_ext.spawn import Program, spawn
 
 #: How much earlier than this side the agent has to be done, at most (seconds); a tenth of a short deadline.
 MARGIN_S = 2.0
@@ -29,7 +29,9 @@ EFA_LIBRARIES = (
 )
 
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.agent import main; main()"
+_START = (
+    "import os, sys; os.chdir('/'); sys.path.insert(0, sys.argv[1]); from slurm_ext.burnin.agent import main; main()"
+)
 
 #: How often (seconds) a waiting caller is asked whether to go on.
 LOOK_EVERY_S = 0.5
@@ -104,7 +106,7 @@ def run_burnin(
     return outcome._replace(seconds=time.monotonic() - started)
 
 
-def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
+def _start(config: bytes, log_dir: str) -> Program:
     """Start the agent, which must outlive this process when it has to: so not through `command.run`.
 
     This process waits for the outcome, not for the agent: whoever lives longer than it collects it, init or the next call.
@@ -112,29 +114,28 @@ def _start(config: bytes, log_dir: str) -> subprocess.Popen[bytes]:
     os.makedirs(log_dir, mode=0o755, exist_ok=True)
     log = open_regular(os.path.join(log_dir, "burnin.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
     try:
-        agent = subprocess.Popen(
+        agent = spawn(
             [sys.executable, "-I", "-S", "-c", _START, _PACKAGE_ROOT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
             env=clean_env(LD_LIBRARY_PATH=EFA_LIBRARIES),
-            cwd="/",
-            start_new_session=True,
-            close_fds=True,
+            feed=True,
+            stderr=log,
         )
     finally:
         os.close(log)
     leave(agent)
     assert agent.stdin is not None
     try:
-        agent.stdin.write(config)
-        agent.stdin.close()
+        unsent = memoryview(config)
+        while unsent:
+            unsent = unsent[agent.stdin.write(unsent) or 0 :]
     except BrokenPipeError:
         pass  # it died at once; the closed pipe of its answer tells
+    finally:
+        agent.stdin.close()
     return agent
 
 
-def _wait(agent: subprocess.Popen[bytes], deadline: float, meanwhile: Callable[[], bool]) -> tuple[bytes, str]:
+def _wait(agent: Program, deadline: float, meanwhile: Callable[[], bool]) -> tuple[bytes, str]:
     """Read one line until the agent closes its side, the deadline passes or the caller leaves; return it, and how it ended.
 
     An agent whose answer nobody reads any more sees that, and goes.
