@@ -20,6 +20,9 @@ from slurm_ext.files import read_trusted, write_atomic
 SCHEMA = 1
 FOLDER, HISTORY = "drained", "history"
 
+#: What the ladder may ask for; any other action of a finding only takes the node out.
+STEPS = ("drain", "reset-gpu", "reboot", "replace")
+
 #: A record is a kilobyte or two; a longer file is none of ours. So many earlier drains of a node are remembered.
 RECORD_BYTES, HISTORY_BYTES, HISTORY_LINES = 64 << 10, 512 << 10, 50
 
@@ -47,6 +50,15 @@ class DrainRecord(NamedTuple):
     tries: int = 1  # how often this finding drained this node, this time included
     bundle: str = ""  # the folder on the share with the evidence
     needs: str = ""  # what must happen to come back, in words
+
+
+class Remedy(NamedTuple):
+    """What whoever drains knows of the way back (gate/ladder.py): see the fields of DrainRecord. Empty: as the finding says."""
+
+    step: str = ""
+    needs: str = ""
+    tries: int = 1
+    bundle: str = ""
 
 
 class PastDrain(NamedTuple):
