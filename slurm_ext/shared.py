@@ -1,4 +1,4 @@
-"""The root-owned shared folder: node events, attempts, the drain ledger, the controller's heartbeat, switches, addresses.
+"""The root-owned shared folder: node events, attempts, the controller's heartbeat, switches, addresses.
 
 It may hang, be full or not be there at all: every call works in a child that is given up in time, never raises for that,
 and says by its answer whether it was done. An empty `share` (site.share not set) makes each call a quiet no. What lies
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext import events
@@ -30,25 +30,19 @@ TIMEOUT_S = 2.0
 ADDRESS_FILE = "addresses"
 LEAVES_FILE = "topology/leaves"
 
+#: How files in an attempt's folder begin that name, each, a node that the job is to come back without.
+SUSPECT_PREFIX = "suspect-"
+
 #: How files in an attempt's folder begin that say what its gate does now, and how many of them are looked at.
 GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
 LEDGER_FOLDER = "ledger"
-LEDGER_WINDOW_S = 3_600.0
 
 NODE_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ATTEMPT = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
 _FILE = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT_PATH = pattern(rf"(/.*)/jobs/{_ATTEMPT.pattern}/[^/]+")
-_DRAIN = pattern(r"([0-9]{10,16})-([A-Za-z0-9][A-Za-z0-9._-]*)\.json")
 _PHASE = pattern(r"[a-z][a-z-]{0,19}")
 _ADDRESS = pattern(r"[0-9A-Fa-f.:]{2,45}")
-
-
-class Drain(NamedTuple):
-    """One drain in the ledger: when (seconds since the epoch) and which node."""
-
-    time: float
-    node: str
 
 
 #: What lies in an attempt's folder: that it ended before it started, what its burn-in showed, where it starts from, and
@@ -165,6 +159,14 @@ def attempt_names(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> 
     return frozenset(found) if isinstance(found, list) else None
 
 
+def suspects_in(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes that the files of an attempt say its job is to come back without. Pure."""
+    found = (
+        name[len(SUSPECT_PREFIX) : -5] for name in names if name.startswith(SUSPECT_PREFIX) and name[-5:] == ".json"
+    )
+    return tuple(sorted(node for node in found if NODE_NAME.fullmatch(node)))
+
+
 class GateState(NamedTuple):
     """What the burn-in of an attempt does now, as one node tells: `phase` is `waiting`, or the kind of the round that
     runs (burnin.model.Round); `waiting` names nodes that have not come (the first few of `absent`); times: epoch seconds."""
@@ -234,44 +236,6 @@ def gate_words(state: GateState, *, now: float) -> str:
 def _object(content: bytes) -> dict[str, Any] | None:
     data = json.loads(content)
     return data if isinstance(data, dict) else None
-
-
-def record_drain(
-    share: str, node: str, *, now: float, data: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
-) -> bool:
-    """Write one drain into the ledger (`now` in seconds since the epoch); say whether it is there, on disk."""
-    if not share or not NODE_NAME.fullmatch(node):
-        return False
-    path = os.path.join(share, LEDGER_FOLDER, f"{int(now * 1000)}-{node}.json")
-    content = json.dumps({"schema": 1, "node": node, "time": now, **(data or {})}) + "\n"
-    # Twice the same drain is one entry, so an act that is repeated after a crash counts once.
-    return bounded(lambda: is_share(share) and (write_exclusive(path, content) or True), timeout_s) is True
-
-
-def drains(
-    share: str, *, now: float, window_s: float = LEDGER_WINDOW_S, timeout_s: float = TIMEOUT_S
-) -> tuple[Drain, ...] | None:
-    """Return the drains of the last `window_s` seconds, oldest first, or None where the ledger cannot be read.
-
-    None is not zero: without a ledger nobody may drain. A drain dated in the future (clocks differ) counts.
-    """
-    if not share:
-        return None
-
-    def work() -> list[list[Any]] | None:
-        if not is_share(share):
-            return None
-        try:
-            names = os.listdir(os.path.join(share, LEDGER_FOLDER))
-        except FileNotFoundError:
-            return []
-        found = [_DRAIN.fullmatch(name) for name in sorted(names)]
-        return [[int(item.group(1)) / 1000, item.group(2)] for item in found if item]
-
-    listed = bounded(work, timeout_s)
-    if not isinstance(listed, list):
-        return None
-    return tuple(sorted(Drain(time, node) for time, node in listed if time > now - window_s))
 
 
 def beat(share: str, heartbeat: Heartbeat, *, timeout_s: float = TIMEOUT_S) -> bool:

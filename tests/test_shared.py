@@ -1,4 +1,4 @@
-"""The shared folder: first writer wins, the ledger counts, absence and hanging are answered in time and never raised."""
+"""The shared folder: first writer wins, absence and hanging are answered in time and never raised."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ def calls(share: str, timeout_s: float = 5.0) -> list[object]:
         shared.decide_once(path, {"a": 1}, timeout_s=timeout_s),
         shared.write_json(path, {"a": 1}, timeout_s=timeout_s),
         shared.read_json(path, timeout_s=timeout_s),
-        shared.record_drain(share, "n1", now=NOW, timeout_s=timeout_s),
-        shared.drains(share, now=NOW, timeout_s=timeout_s),
         shared.beat(share, Heartbeat(NOW), timeout_s=timeout_s),
         shared.heartbeat(share, timeout_s=timeout_s),
         shared.throw_switch(share, Off("gate", NOW), timeout_s=timeout_s),
@@ -45,7 +43,7 @@ def calls(share: str, timeout_s: float = 5.0) -> list[object]:
     ]
 
 
-NOTHING = [False, None, False, None, False, None, False, None, False, None, None, False, {}]
+NOTHING = [False, None, False, None, False, None, False, None, None, False, {}]
 
 
 def test_without_a_share_everything_is_a_quiet_no() -> None:
@@ -64,8 +62,6 @@ def test_on_a_share_everything_is_done(share: str) -> None:
         {"a": 1},
         True,
         {"a": 1},
-        True,
-        (shared.Drain(NOW, "n1"),),
         True,
         Heartbeat(NOW),
         True,
@@ -102,8 +98,6 @@ def test_a_share_that_others_may_write_is_none(tmp_path: Path, owner: int, mode:
         pytest.skip("only root gives a folder away")
     os.chown(share, owner, 0)
     share.chmod(mode)
-    assert shared.drains(str(share), now=time.time()) is None
-    assert not shared.record_drain(str(share), "n0", now=time.time())
     assert not shared.append_event(str(share), "n0", Event("x"))
     assert shared.decide_once(shared.attempt_path(str(share), "c/1-0", "a.json"), {}) is None
     assert os.listdir(share) == ["ledger"]
@@ -163,39 +157,9 @@ def test_only_plain_names_become_files(name: str, share: str) -> None:
 
 
 @pytest.mark.parametrize("node", ["", "../n1", "n/1", ".n", "n 1", "n1\n"])
-def test_only_node_names_get_a_trail_or_a_drain(node: str, share: str) -> None:
+def test_only_node_names_get_a_trail(node: str, share: str) -> None:
     assert shared.append_event(share, node, Event("x")) is False
-    assert shared.record_drain(share, node, now=NOW) is False
     assert os.listdir(share) == []
-
-
-def test_the_ledger_counts_the_last_hour_and_each_drain_once(share: str) -> None:
-    for age_s, node in ((0, "n1"), (3599, "n2"), (3600, "n3"), (7200, "n4"), (-100, "n5")):
-        assert shared.record_drain(share, node, now=NOW - age_s)
-        assert shared.record_drain(share, node, now=NOW - age_s, data={"again": True})
-    found = shared.drains(share, now=NOW)
-    assert found is not None
-    assert [drain.node for drain in found] == ["n2", "n1", "n5"]
-
-
-def test_an_empty_ledger_is_none_drained_and_an_unreadable_one_is_not(share: str) -> None:
-    assert shared.drains(share, now=NOW) == ()
-    Path(share, "ledger").write_text("")
-    assert shared.drains(share, now=NOW) is None
-
-
-def test_strange_files_in_the_ledger_are_no_drains(share: str) -> None:
-    folder = Path(share, "ledger")
-    folder.mkdir()
-    for name in (
-        "x.json",
-        "1900000000000-n1.json.tmp",
-        "190000-n1.json",
-        "1900000000000-.json",
-        ".1900000000000-n1.json.ab",
-    ):
-        (folder / name).write_text("")
-    assert shared.drains(share, now=NOW) == ()
 
 
 def test_events_of_a_node_are_lines_of_its_trail(share: str) -> None:

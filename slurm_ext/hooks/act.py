@@ -6,16 +6,21 @@ Imported only by a hook that acts: the passing path never asks Slurm anything, a
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
+from slurm_ext.config.modes import heartbeat_is_fresh
 from slurm_ext.errors import FmslurmError
-from slurm_ext.hooks import trail
+from slurm_ext.hooks import trail, way_back
 from slurm_ext.hooks.environment import HookJob
-from slurm_ext.slurm import act, connect
+from slurm_ext.slurm import act, connect, drain_record, ledger, recorded
 from slurm_ext.slurm.act import Context
-from slurm_ext.slurm.breaker import judge_drain
+from slurm_ext.slurm.breaker_events import hold_back
+from slurm_ext.slurm.hostlist import expand
+from slurm_ext.slurm.journal import Journal
+from slurm_ext.slurm.outcome import event_for
 from slurm_ext.verdict import Finding
 
 #: A hook waits this long (seconds) for one answer of Slurm: the job stands meanwhile.
@@ -56,13 +61,28 @@ def _context(settings: Settings, job: HookJob, room: str, boot_id: str = "") -> 
 
 
 def drain(
-    settings: Settings, job: HookJob, node: str, finding: Finding, *, room: str = "gate", boot_id: str = ""
+    settings: Settings,
+    job: HookJob,
+    node: str,
+    finding: Finding,
+    *,
+    room: str = "gate",
+    boot_id: str = "",
+    first_boot: bool = False,
+    bundle: str = "",
 ) -> Done:
-    """Drain a node for a finding; breaker and ledger may say no, and another tool's reason is left as it is."""
+    """Drain a node for a finding; breaker and ledger may say no, and another tool's reason is left as it is.
+
+    `first_boot`: it fails at its first job since boot, for which there is a budget of its own. `bundle`: where its evidence is.
+    """
     context = _context(settings, job, room, boot_id)._replace(node=node)
+    context = way_back.stamped(settings, context, is_here=node == job.node)
+    remedy = way_back.remedy(settings, context, finding, bundle=bundle)
     try:
         slurm = connect(settings, timeout_s=SLURM_S)
-        outcome = act.drain_node(slurm, settings, node, finding, now=context.now, context=context)
+        outcome = act.drain_node(
+            slurm, settings, node, finding, now=context.now, context=context, first_boot=first_boot, remedy=remedy
+        )
     except FmslurmError as exc:
         outcome = act.Outcome(False, "failed", str(exc))
     if outcome.done or outcome.result == "foreign":  # drained by somebody else: out of use all the same
@@ -72,11 +92,24 @@ def drain(
     if outcome.result != "failed":
         return Done(False, outcome.reason, suppressed=True)
     # Slurm did not answer. Exit 1 makes it drain the node itself later on, which the breaker must have allowed.
-    share = settings.site.share
-    ruling = judge_drain(shared.drains(share, now=context.now), node, drain=settings.drain, nodes=1)
     data = {"finding": finding.id, "target": finding.target, "job": job.job_id}
-    allowed = ruling.allowed and shared.record_drain(share, node, now=context.now, data=data)
-    return Done(False, outcome.reason, suppressed=not allowed)
+    ruling = ledger.claim(settings.site.share, node, drain=settings.drain, nodes=1, first_boot=first_boot, data=data)
+    if not ruling.allowed:
+        event = event_for("node.drain", settings, context)._replace(rule=finding.id, evidence=finding.evidence)
+        journal = Journal(context.events_path, settings.site.share, node)
+        hold_back(settings, journal, event, finding, ruling, now=context.now)
+    return Done(False, outcome.reason, suppressed=not ruling.allowed)
+
+
+def exit_drains(
+    settings: Settings, job: HookJob, finding: Finding, *, room: str = "gate", boot_id: str = "", bundle: str = ""
+) -> None:
+    """Write down that Slurm's own drain after an exit with 1 is due to a finding of ours: it can be undone on proof then."""
+    context = way_back.stamped(settings, _context(settings, job, room, boot_id), is_here=True)
+    remedy = way_back.remedy(settings, context, finding, bundle=bundle)
+    owner = f"fmslurm {room}"
+    record = recorded.record_of(settings, context, finding, act.PROLOG_ERROR, owner=owner, remedy=remedy)
+    drain_record.write(settings.site.share, record)
 
 
 def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str = "gate", policy: str = "") -> Done:
@@ -103,6 +136,38 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
     except FmslurmError as exc:
         return Done(False, str(exc))
     return Done(outcome.done, outcome.reason, suppressed=outcome.result == "passed")
+
+
+def leave_out(settings: Settings, job: HookJob, nodes: Collection[str], *, reason: str, rule: str, room: str) -> str:
+    """Keep a job that went back away from convicted nodes that stay in use; return in words what was done.
+
+    A live controller does so itself, and gives the nodes back in time. Without one it is done here, where the job does not
+    ask for those very nodes and enough others are left.
+    """
+    beat = shared.heartbeat(settings.site.share)
+    names = ", ".join(sorted(nodes)[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
+    if heartbeat_is_fresh(beat, now=time.time()) and beat is not None and beat.mode == "enforce":
+        return f"the controller keeps it away from {names}"
+    try:
+        slurm = connect(settings, timeout_s=SLURM_S)
+        found = next((one for one in slurm.jobs([job.stop_id]) if one.job_id == job.stop_id), None)
+        if found is None:
+            return f"Slurm knows no job {job.stop_id} any more"
+        if set(expand(found.required_nodes)) & set(nodes):
+            return f"it asks for {names} itself"
+        out = {*nodes, *expand(found.excluded_nodes)}
+        left = [
+            one.name
+            for one in slurm.nodes()
+            if job.partition in one.partitions and one.name not in out and one.state != "DOWN" and not one.drained
+        ]
+        if len(left) < len(job.nodes):
+            return f"not kept away from {names}: {len(left)} nodes would be left, and it needs {len(job.nodes)}"
+        context = _context(settings, job, room)
+        done = act.exclude_nodes(slurm, settings, job.stop_id, list(nodes), rule=rule, reason=reason, context=context)
+    except (FmslurmError, ValueError) as exc:
+        return f"not kept away from {names}: {exc}"
+    return f"kept away from {names}" if done.done else f"not kept away from {names}: {done.reason}"
 
 
 def ended(settings: Settings, job: HookJob) -> str:

@@ -2,16 +2,22 @@
 
 import json
 import os
+import time
 from typing import Any, NamedTuple
 
-from slurm_ext.files import read_trusted, write_atomic
+from slurm_ext.files import read_trusted, write_atomic, write_passing
 
 SCHEMA = 1
+
+#: Holds the boot in which a job last started here. A node that has been up for longer than this (seconds) without the file
+#: may have run jobs that we did not see, so what fails then is nobody's first.
+RAN, FIRST_JOB_S = "ran-in-boot", 86_400.0
 
 
 class JobFile(NamedTuple):
     """One job on one node. `exports` become the job's environment, `lines` stand in its log. Times: epoch seconds.
 
+    `began_s` is CLOCK_BOOTTIME of boot `boot_id` when the prolog began: a clock that is set meanwhile moves no window.
     `proven`: with which NCCL_* and like settings its nodes were tested; empty where they were not, or nobody is to compare.
     """
 
@@ -25,6 +31,8 @@ class JobFile(NamedTuple):
     lines: tuple[str, ...] = ()
     opted_in: bool = False
     proven: dict[str, str] = {}  # noqa: RUF012 - likewise
+    began_s: float = 0.0
+    boot_id: str = ""
     schema: int = SCHEMA
 
 
@@ -68,9 +76,43 @@ def from_plain(data: Any) -> JobFile | None:
             tuple(str(line) for line in lines),
             bool(data.get("opted_in")),
             {str(name): str(value) for name, value in (data.get("proven") or {}).items()},
+            float(data.get("began_s") or 0.0),
+            str(data.get("boot_id") or ""),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def job_starts(run_dir: str, boot_id: str) -> None:
+    """Remember that a job started here since this boot; where that cannot be written the next one counts as the first, too."""
+    path = os.path.join(run_dir, RAN)
+    try:
+        if boot_id and _line(path) != boot_id:
+            write_passing(path, boot_id)
+    except OSError:
+        return
+
+
+def is_first(run_dir: str, boot_id: str) -> bool:
+    """Say whether no job has started here since this boot, as far as is known: `drain.first_boot_budget` is for those."""
+    if not boot_id or time.clock_gettime(time.CLOCK_BOOTTIME) > FIRST_JOB_S:
+        return False
+    try:
+        return _line(os.path.join(run_dir, RAN)) != boot_id
+    except OSError:
+        return False
+
+
+def _line(path: str) -> str:
+    """Return what a small file of ours holds, empty where there is none. OSError where it is there and cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return ""
+    try:
+        return os.read(descriptor, 100).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
 
 
 def remove(run_dir: str, job_id: str) -> None:

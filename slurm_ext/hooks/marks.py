@@ -57,6 +57,19 @@ def tell_partners(
     shared.decide_once(path, {**mark, "policy": policy, "suspects": list(suspects)})
 
 
+def suspect(share: str, job: HookJob, node: str, *, policy: str, why: str) -> None:
+    """Say that this attempt's job is to come back without `node`, which is convicted and stays in use. One file for each, since
+    many nodes of a job may say so in one moment; `policy` is what the site wants of such a job (requeue, hold)."""
+    path = shared.attempt_path(share, job.attempt, f"{shared.SUSPECT_PREFIX}{node}.json")
+    mark = {"schema": 1, "node": node, "time": time.time(), "policy": policy, "reason": why}
+    shared.decide_once(path, mark)
+
+
+def suspects(share: str, job: HookJob) -> tuple[str, ...]:
+    """Return the nodes that this attempt's job is to come back without, so far."""
+    return shared.suspects_in(shared.attempt_names(share, job.attempt, timeout_s=1.0) or ())
+
+
 def let_go(share: str, job: HookJob, reason: str) -> bool:
     """Say that this attempt goes on without a burn-in that passed, so that nobody waits for it or stops it; say if it is said."""
     path = shared.attempt_path(share, job.attempt, SETTLED_FILE)

@@ -143,7 +143,9 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
         _leave(job, settings, file)  # the epilog of an attempt that ends here must know which one it was
         trail.emit(settings, job.node, event, share=share)  # evidence leaves the node before anything is done
         code, runs, note = (
-            _drain(job, settings, share, plan, room) if plan.act == DRAIN else _stop(job, settings, share, plan, room)
+            _drain(job, settings, share, plan, room, passed.boot_id)
+            if plan.act == DRAIN
+            else _stop(job, settings, share, plan, room)
         )
         event = event._replace(event="gate.prolog-acted", decision=note, time="")
         if not runs:
@@ -155,6 +157,7 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
     lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
     proven = dict(passed.proven) if tells and settings.burnin.nccl_check else {}
     trouble = _leave(job, settings, file._replace(exports=told, lines=lines, proven=proven))
+    jobfile.job_starts(at_node(settings.site.run_dir, job.node), passed.boot_id)
     more_data = {"seconds": round(time.time() - started, 3), **({"job_file": trouble} if trouble else {})}
     trail.emit(settings, job.node, event._replace(data={**event.data, **more_data}), share=share)
     return PASS
@@ -177,7 +180,7 @@ def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -
     return PASS, runs, note
 
 
-def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
+def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str) -> tuple[int, bool, str]:
     """Drain this node; return exit code, whether the job runs here after all, and what was done."""
     if room == "burnin":  # what the local look found was spared before the burn-in
         from slurm_ext.hooks import acked
@@ -187,21 +190,23 @@ def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) 
             marks.say_acted(share, job, job.node, known)
             return PASS, True, f"passed: {known}"
     marks.tell_partners(share, job, plan.reason, rule=plan.rule)
-    by = marks.claim_drain(share, job, job.node)
-    if by and by != job.node:
-        return FAIL, False, f"drained by {by}"
-    code, runs, note = _drain_here(job, settings, plan, room)
+    # Where a partner was first, too: the breaker may have stopped it, and to fail here would be a drain past the breaker.
+    marks.claim_drain(share, job, job.node)
+    code, runs, note = _drain_here(job, settings, share, plan, room, boot_id)
     marks.say_acted(share, job, job.node, note)
     return code, runs, note
 
 
-def _drain_here(job: HookJob, settings: Settings, plan: Plan, room: str) -> tuple[int, bool, str]:
+def _drain_here(
+    job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str
+) -> tuple[int, bool, str]:
     from slurm_ext.hooks import act
 
     assert plan.finding is not None, "a node is drained for a finding"
     if job.het:  # a component that fails does not stop the others: the whole job goes back first
         act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
-    done = act.drain(settings, job, job.node, plan.finding, room=room)
+    first = jobfile.is_first(at_node(settings.site.run_dir, job.node), boot_id)
+    done = act.drain(settings, job, job.node, plan.finding, room=room, boot_id=boot_id, first_boot=first)
     if done.done:
         # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
         if over := act.ended(settings, job):
@@ -210,10 +215,17 @@ def _drain_here(job: HookJob, settings: Settings, plan: Plan, room: str) -> tupl
     if done.acked:
         return PASS, True, f"passed: {done.reason}"
     if not done.suppressed:
+        act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id)
         return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
     if settings.drain.when_open == "pass":
         return PASS, True, f"passed, since it was not drained: {done.reason}"
     policy = "hold" if settings.drain.when_open == "hold" else "pass"
     reason = f"{plan.reason}; not drained: {done.reason}"
+    # Said before it is stopped: whoever finds the job back must know.
+    marks.suspect(share, job, job.node, policy=settings.drain.when_open, why=reason)
     stopped = act.stop_job(settings, job, reason=reason, rule=plan.rule, room=room, policy=policy)
-    return PASS, not stopped.done, f"job {'sent back' if stopped.done else 'passed'}, not drained: {done.reason}"
+    if not stopped.done:
+        return PASS, True, f"job passed, not drained: {done.reason}"
+    without = {job.node, *marks.suspects(share, job)}
+    away = act.leave_out(settings, job, without, reason=reason, rule=plan.rule, room=room)
+    return PASS, False, f"job sent back, {away}, not drained: {done.reason}"

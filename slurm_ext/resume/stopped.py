@@ -72,15 +72,28 @@ def mark(settings: Settings, cluster: str, job_id: str, restarts: int) -> Stop |
     suspects = _names(last.get("suspects"))
     if not suspects and failed and isinstance(measured, dict):
         suspects = _names(measured.get("suspects"))
+    policy = str(last.get("policy", ""))
+    # Convicted nodes that the breaker left in use, each in a file of its own.
+    if kept := _kept_in_use(share, shared.attempt_key(cluster, job_id, restarts)):
+        suspects = tuple(dict.fromkeys([*suspects, *kept]))[:_MOST_SUSPECTS]
+        said = _read(share, cluster, job_id, restarts, f"{shared.SUSPECT_PREFIX}{kept[0]}.json") or {}
+        policy = policy or str(said.get("policy", ""))
     return Stop(
         one_line(str(last.get("reason", "")), 300),
         suspects,
         times,
         one_line(str(last.get("rule", "") or burnin.get("rule", "")), 60),
-        one_line(str(last.get("policy", "")), 20),
+        one_line(policy, 20),
         failed,
         one_line(str(last.get("node", "")), 80),
     )
+
+
+def _kept_in_use(share: str, attempt: str) -> tuple[str, ...]:
+    try:
+        return shared.suspects_in(shared.attempt_names(share, attempt) or ())
+    except ValueError:
+        return ()
 
 
 def cause(stop: Stop) -> Cause:

@@ -6,12 +6,19 @@ Standard library only: hooks import this.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from slurm_ext.config.model import Drain, Settings
 from slurm_ext.config.modes import Heartbeat, heartbeat_is_fresh
-from slurm_ext.shared import Drain as LedgerEntry
+from slurm_ext.slurm.model import Node
+from slurm_ext.verdict import REASON_PREFIX
+
+#: The finding of a drain that a person asked for, and how the reason of such a drain begins.
+MANUAL = "node.manual"
+MANUAL_PREFIX = f"{REASON_PREFIX}{MANUAL} "
+
+NO_LEDGER = "the ledger of drains cannot be read, so nothing is drained"
 
 #: Reasons that Slurm's daemons set by themselves (read in slurmctld and slurmd 22.05 to 26.05); nobody's decision.
 SLURM_REASONS = (
@@ -30,11 +37,37 @@ SLURM_REASONS = (
 )
 
 
+#: Drains of the last so many seconds count.
+WINDOW_S = 3_600.0
+
+#: The two budgets that a drain may be taken from.
+HOURLY, FIRST_BOOT = "hourly", "first-boot"
+
+#: Flags of nodes that are not there at all just now: a cloud's spare names are no part of the fleet that 1 % is taken of.
+_NOT_THERE = frozenset(("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "FUTURE", "DYNAMIC_FUTURE"))
+
+
+class Entry(NamedTuple):
+    """One drain in the ledger: of which node, how long ago by the share's own clock, and from which budget.
+
+    `number` is its place in the ledger, `time` (seconds since the epoch) what the clock of the node that wrote it said.
+    """
+
+    node: str
+    age_s: float
+    budget: str = HOURLY
+    number: int = 0
+    time: float = 0.0
+
+
 class Ruling(NamedTuple):
-    """Whether it may be done, and why in words."""
+    """Whether it may be done, why in words, from which budget it is taken, and how many an hour are allowed (-1: not known,
+    since there is no ledger)."""
 
     allowed: bool
     reason: str
+    budget: str = ""
+    limit: int = -1
 
 
 def drain_limit(drain: Drain, nodes: int, *, first_boot: bool = False) -> int:
@@ -43,28 +76,58 @@ def drain_limit(drain: Drain, nodes: int, *, first_boot: bool = False) -> int:
     return max(drain.max_per_hour, share) + (drain.first_boot_budget if first_boot else 0)
 
 
+def fleet_size(nodes: Iterable[Node]) -> int:
+    """Return how many nodes there are that `drain.max_percent_per_hour` is a part of: those that are powered on."""
+    return sum(1 for node in nodes if node.state != "FUTURE" and not _NOT_THERE.intersection(node.flags))
+
+
+def drained_lately(nodes: Iterable[Node], *, now: float) -> frozenset[str]:
+    """Return the nodes that Slurm says we drained within the hour: a second witness, should the ledger have lost something.
+
+    What a person asked for does not count.
+    """
+    return frozenset(
+        node.name
+        for node in nodes
+        if node.drained
+        and node.reason.startswith(REASON_PREFIX)
+        and not node.reason.startswith(MANUAL_PREFIX)
+        and abs(now - node.reason_time) < WINDOW_S
+    )
+
+
 def judge_drain(
-    ledger: Iterable[LedgerEntry] | None,
+    ledger: Iterable[Entry] | None,
     node: str,
     *,
     drain: Drain,
     nodes: int,
     first_boot: bool = False,
-    upto: float = math.inf,
+    also: Collection[str] = (),
 ) -> Ruling:
-    """Say whether `node` may be drained, given the ledger's last hour and the number of nodes of the cluster.
+    """Say whether `node` may be drained, given the ledger and the number of nodes of the cluster.
 
-    Each other node counts once. `upto` (epoch seconds) counts only what was entered before our own entry, so that of many
-    who ask at once the first few win. A ledger that cannot be read (None) allows nothing.
+    Each other node of the last hour counts once. A node that fails at its first job since boot takes from a budget of its
+    own, and when that is used up from the hour's. `also` names nodes that were drained though the ledger need not say so. A
+    ledger that cannot be read (None) allows nothing.
     """
     if ledger is None:
-        return Ruling(False, "the ledger of drains cannot be read, so nothing is drained")
-    before = {entry.node for entry in ledger if entry.node != node and (entry.time, entry.node) < (upto, node)}
-    limit = drain_limit(drain, nodes, first_boot=first_boot)
-    if len(before) >= limit:
-        names = ", ".join(sorted(before)[:5])
-        return Ruling(False, f"{len(before)} nodes were drained within the hour ({names}), {limit} are allowed")
-    return Ruling(True, f"{len(before)} of {limit} drains of this hour are used")
+        return Ruling(False, NO_LEDGER)
+    others = [entry for entry in ledger if entry.node != node and entry.age_s < WINDOW_S]
+    hourly = {entry.node for entry in others if entry.budget != FIRST_BOOT}
+    booted = {entry.node for entry in others} - hourly
+    hourly |= set(also) - booted - {node}
+    limit = drain_limit(drain, nodes)
+    if first_boot and len(booted) < drain.first_boot_budget:
+        used = f"{len(booted)} of {drain.first_boot_budget}"
+        return Ruling(True, f"{used} drains of nodes at their first job since boot are used", FIRST_BOOT, limit)
+    if len(hourly) >= limit:
+        names = ", ".join(sorted(hourly)[:5])
+        beside = f", and {len(booted)} at their first job since boot" if booted else ""
+        return Ruling(
+            False, f"{len(hourly)} nodes were drained within the hour ({names}){beside}, {limit} are allowed", "", limit
+        )
+    return Ruling(True, f"{len(hourly)} of {limit} drains of this hour are used", HOURLY, limit)
 
 
 def is_slurms_own(reason: str) -> bool:

@@ -15,7 +15,7 @@ from slurm_ext.config.model import Drain, Settings
 from slurm_ext.errors import LackingError, SlurmError
 from slurm_ext.events import read
 from slurm_ext.lab.cluster import Lab
-from slurm_ext.slurm import act, connect
+from slurm_ext.slurm import act, connect, ledger
 from slurm_ext.slurm.act import Context
 from slurm_ext.slurm.cli_backend import CliBackend
 from slurm_ext.slurm.hostlist import expand
@@ -260,7 +260,8 @@ def test_a_dead_controller_is_an_error_in_time(tmp_path: Path) -> None:
 def enforcing(settings: Settings, tmp_path: Path) -> Settings:
     """Return settings that act, with a share of their own and so a ledger of their own."""
     share = tmp_path / "share"
-    share.mkdir(mode=0o755)
+    (share / "ledger").mkdir(mode=0o755, parents=True)
+    share.chmod(0o755)
     return settings._replace(
         site=settings.site._replace(share=str(share)),
         mode=settings.mode._replace(gate="enforce", partitions=(), canary=""),
@@ -285,12 +286,12 @@ def test_drain_is_an_event_first_and_confirmed(slurm: Slurm, lab: Lab, enforcing
         ("node.drain", "done", node, "7"),
     ]
     assert len(list(read(f"{enforcing.site.share}/nodes/{node}/events.jsonl"))) == 2
-    ledger = shared.drains(enforcing.site.share, now=time.time())
-    assert ledger is not None
-    assert [entry.node for entry in ledger] == [node]
+    entries = ledger.entries(enforcing.site.share)
+    assert entries is not None
+    assert [entry.node for entry in entries] == [node]
     # Once more changes nothing and costs nothing.
     assert drain(slurm, enforcing, node, events).result == "already"
-    assert len(shared.drains(enforcing.site.share, now=time.time()) or ()) == 1
+    assert len(ledger.entries(enforcing.site.share) or ()) == 1
     told = Context("gate", time.time(), str(events))
     assert act.undrain_node(slurm, enforcing, node, "twelve checks passed", told).result == "done"
     assert not slurm.nodes([node])[0].drained
@@ -304,7 +305,7 @@ def test_a_foreign_reason_is_left_alone(slurm: Slurm, lab: Lab, enforcing: Setti
         act.undrain_node(slurm, enforcing, node, "proof", Context("gate", time.time(), str(events))).result == "foreign"
     )
     assert slurm.nodes([node])[0].reason == "ticket 4711"
-    assert shared.drains(enforcing.site.share, now=time.time()) == ()
+    assert ledger.entries(enforcing.site.share) == ()
     # A person's drain through us: no proof undoes it, a person does.
     other = lab.nodes[1]
     by_hand = Context("gate", time.time(), str(events), mode="enforce")

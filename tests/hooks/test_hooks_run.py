@@ -37,6 +37,7 @@ class Site:
         for name in ("share", "state", "run", "log", "root/usr/bin", "root/var/log"):
             (folder / name).mkdir(parents=True)
         self.smi(SMI)
+        (folder / "share/ledger").mkdir(mode=0o755, parents=True, exist_ok=True)
         (folder / "root/var/log/kmsg.log").write_text("6,0,0,-;Linux version 6.8.0\n")
         plain = Settings()
         self.settings = plain._replace(
