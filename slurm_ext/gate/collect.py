@@ -5,7 +5,6 @@ Everything lies below `root`; the lab points it at a tree of its own. Nothing he
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -16,18 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from slurm_ext import command
-from slurm_ext.command import Result
 from slurm_ext.config.model import Settings, at_node
-from slurm_ext.errors import CommandNotFoundError
-from slurm_ext.gate import kernel_log, probes, smi
-from slurm_ext.gate.model import Facts, KernelLine, Probe, Smi
+from slurm_ext.gate import ask_smi, kernel_log, probes
+from slurm_ext.gate.model import Facts, GpuHolder, KernelLine, Probe, Smi
 from slurm_ext.patterns import pattern
 
 #: A child says what it found this long (seconds) before the whole look ends, so that its words still arrive.
 MARGIN_S = 0.3
-
-#: An nvidia-smi that was killed in D state is left behind after so long (seconds).
-ABANDON_S = 0.5
 
 #: Messages that any rule looks at; the rest of a ring of thousands of lines stays in the child.
 _OF_INTEREST = pattern(
@@ -37,14 +31,16 @@ _OF_INTEREST = pattern(
 #: Raw records can be this long (bytes), see dev-kmsg.
 _RECORD_BYTES = 8192
 
-#: Passed on to nvidia-smi: the lab's stand-in finds its node by it. Nothing else of slurmd's environment is.
-_LAB = "FMSLURM_LAB_HARDWARE"
+#: What a program that was killed still holds is given back within so long (seconds), as a rule.
+SETTLE_S = 2.0
 
 
 class Want(NamedTuple):
     """What one look should gather."""
 
     processes: bool = False  # programs on the GPUs
+    links: bool = False  # NVLink states and errors
+    left: bool = False  # what a job left on the GPUs: a doubt is looked at twice
     storage: bool = True
 
 
@@ -63,21 +59,26 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     if here is not None:
         works |= {f"probe {name}": partial(probes.run, name, here) for name in asked_of}
     # A program is a child by itself and runs while the others do: a child of ours between costs three times what it does.
-    cards = _Question(root, _fields(smi.QUERY + smi.QUERY_NEW), patience_s)
-    pids = (
-        _Question(root, ("--query-compute-apps=pid", "--format=csv,noheader"), patience_s) if want.processes else None
-    )
+    began = time.monotonic()
+    run_dir = at_node(settings.site.run_dir, node)
+    cards = ask_smi.Cards(root, run_dir, patience_s)
+    apps = ask_smi.apps(root, patience_s) if want.processes else None
+    links = ask_smi.links(root, patience_s) if want.links else None
     try:
         raw = command.call_all_bounded(works, timeout_s=deadline_s)
     finally:
-        asked, listed = cards.answer(), pids.answer() if pids is not None else None
+        answer = cards.answer()
+        holders = ask_smi.holders(apps.answer()) if apps is not None else None
+        linked = ask_smi.said_of(links) if links is not None else None
     probed = {name: probes.answer(name, raw.pop(f"probe {name}")) for name in asked_of}
     answers = {name: _loads(answer) for name, answer in raw.items()}
     host = answers["host"] or {}
     kernel = host.get("kernel")
     return Facts(
-        smi=_smi_of(asked and _asked_again(root, asked, cards.left_s()), cards.seconds),
-        compute_pids=_pids_of(listed),
+        smi=answer,
+        holders=holders,
+        links=linked,
+        left=_left(root, run_dir, answer, holders, patience_s - (time.monotonic() - began)) if want.left else None,
         kernel=None
         if kernel is None
         else tuple(line for r in kernel if (line := kernel_log.parse_line(r)) is not None),
@@ -104,64 +105,18 @@ def _loads(answer: bytes | None) -> Any:
         return None
 
 
-def _smi_env() -> dict[str, str]:
-    return command.clean_env(**({_LAB: os.environ[_LAB]} if _LAB in os.environ else {}))
+def _left(
+    root: str, run_dir: str, first: Smi | None, holders: tuple[GpuHolder, ...] | None, left_s: float
+) -> tuple[Smi | None, tuple[GpuHolder, ...] | None] | None:
+    """Look again at what seems to be left on GPUs: a program that ends, or one that begins, is seen halfway by one look."""
+    from slurm_ext.gate import gpu_left
 
-
-class _Question:
-    """One question to nvidia-smi, which runs from here on."""
-
-    def __init__(self, root: str, arguments: Sequence[str], patience_s: float) -> None:
-        self._began, self._patience_s, self.seconds = time.monotonic(), patience_s, 0.0
-        self._child = None
-        with contextlib.suppress(CommandNotFoundError):
-            self._child = command.start([command.smi_path(root), *arguments], env=_smi_env())
-
-    def left_s(self) -> float:
-        """Return how long (seconds) it may still take; what has ended by then is read in any case."""
-        return max(self._patience_s - (time.monotonic() - self._began), 0.1)
-
-    def answer(self) -> Result | None:
-        """Wait for what it says; None where there is no such program."""
-        if self._child is None:
-            return None
-        said = command.finish(self._child, timeout_s=self.left_s(), max_output_bytes=1 << 20, abandon_s=ABANDON_S)
-        self.seconds = time.monotonic() - self._began
-        return said
-
-
-def _fields(names: Sequence[str]) -> tuple[str, str]:
-    return f"--query-gpu={','.join(names)}", "--format=csv"
-
-
-def _asked_again(root: str, said: Result, left_s: float) -> Result:
-    """Return an answer, asked for again without the newest fields where this driver does not know them."""
-    if "not a valid field" not in said.stdout + said.stderr:
-        return said
-    argv = [command.smi_path(root), *_fields(smi.QUERY)]
-    return command.run(argv, timeout_s=left_s, env=_smi_env(), max_output_bytes=1 << 20)
-
-
-def _smi_of(ran: Result | None, seconds: float) -> Smi | None:
-    """Return the parsed answer; None where there is no nvidia-smi here at all."""
-    if ran is None:
+    if left_s < SETTLE_S + 1.0 or not gpu_left.doubtful(first, holders):
         return None
-    parsed = smi.parse_csv(ran.stdout)
-    said = "\n".join(part for part in (parsed.said, ran.stderr.strip()) if part)
-    return parsed._replace(
-        exit_code=ran.returncode,
-        timed_out=ran.timed_out,
-        elapsed_s=round(seconds, 3),
-        complete=parsed.complete and not ran.timed_out,
-        said=said,
-    )
-
-
-def _pids_of(said: Result | None) -> tuple[int, ...] | None:
-    lines = [line.strip() for line in said.stdout.splitlines()] if said is not None and said.ok else None
-    if lines is None or any(not line.isdigit() for line in lines if line):
-        return None
-    return tuple(int(line) for line in lines if line)
+    time.sleep(SETTLE_S)  # the driver gives memory back in its own time, and tells nobody
+    left_s -= SETTLE_S
+    cards, apps = ask_smi.Cards(root, run_dir, left_s), ask_smi.apps(root, left_s)
+    return cards.answer(), ask_smi.holders(apps.answer())
 
 
 def _host(root: str) -> dict[str, Any]:

@@ -158,6 +158,14 @@ def is_service(name: str) -> bool:
     return last in SERVICES
 
 
+def serves(name: str, user: int | None) -> bool:
+    """Return whether a program is a service of the node: by its name where the system runs it, else only what serves users.
+
+    A name alone is anybody's to choose; X and MPS servers do run as the user they serve. `user` is None where not known.
+    """
+    return is_service(name) and (user is None or not is_person(str(user)) or bool(_SERVES_A_USER.search(name)))
+
+
 def judge(holders: Sequence[Holder], jobs: Jobs, processes: Sequence[Process] = ()) -> list[Judged]:
     """Return which GPUs are held by programs that no job of this node owns; `processes` names what nvidia-smi could not."""
     by_pid = {process.pid: process for process in processes if process.pid is not None}

@@ -7,9 +7,9 @@ return codes and texts, NVML's nvml.h for recovery and fabric states.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from slurm_ext.gate import xid
+from slurm_ext.gate import gpu_growth, xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
 from slurm_ext.gate.smi import pci_address
 from slurm_ext.patterns import pattern
@@ -20,12 +20,6 @@ RETIRED_PAGES_LIMIT = 60
 
 #: NVSwitch fabrics register within minutes after boot; before that "In Progress" is no fault.
 FABRIC_GRACE_S = 300.0
-
-#: A GPU that was held down for more than this part of the time between two readings slows a synchronous job.
-HELD_DOWN_SHARE = 0.5
-
-#: NVLinks of one GPU in a machine with NVSwitch, by gres type. Source: NVIDIA data sheets, `nvidia-smi nvlink -s`.
-NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
 _LOST = pattern(
@@ -64,7 +58,11 @@ def judge(
     capped = [gpu.target for gpu in smi.gpus if gpu.sw_power_cap]
     if capped:
         items.append(judged(PASS, "gpu.sw-power-cap", "node", "none", f"at their power limit: {', '.join(capped)}"))
-    return items + (_held_down(smi, second) if second is not None else [])
+    if second is not None and smi.read_at_s is not None and second.read_at_s is not None:
+        items += gpu_growth.judge_growth(
+            gpu_growth.keep(smi), gpu_growth.keep(second), second.read_at_s - smi.read_at_s
+        )
+    return items
 
 
 def _said(smi: Smi, expected: int | None) -> list[Judged]:
@@ -118,6 +116,9 @@ def _counted(smi: Smi, expected: int | None) -> list[Judged]:
 def _memory(gpu: Gpu) -> list[Judged]:
     """Return what ECC, remap and retirement say about one GPU."""
     items = []
+    if gpu.errors > 1:
+        line = f"{gpu.errors} values of its health came back as errors"
+        items.append(judged(UNKNOWN, "gpu.values-unreadable", gpu.target, "none", line))
     if gpu.ecc_uncorrected:
         line = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver loaded"
         items.append(judged(FAIL, "gpu.ecc-uncorrected", gpu.target, "reset-gpu", line))
@@ -147,6 +148,13 @@ def _memory(gpu: Gpu) -> list[Judged]:
 def _state(gpu: Gpu, *, type_known: bool) -> list[Judged]:
     """Return what the driver's own wish, modes and the PCIe link say about one GPU."""
     items = []
+    if gpu.trouble == "GPU is lost":
+        items.append(judged(FAIL, "gpu.lost", gpu.target, "reboot", f"nvidia-smi says for its values: {gpu.trouble}"))
+    elif gpu.trouble:
+        items.append(judged(FAIL, "gpu.requires-reset", gpu.target, "reset-gpu", f"nvidia-smi says: {gpu.trouble}"))
+    if gpu.tlimit_c is not None and gpu.tlimit_c <= 0:
+        line = f"T.Limit {gpu.tlimit_c}: no degrees are left before it slows itself down"
+        items.append(judged(WARN, "gpu.hot", gpu.target, "warn", line))
     if gpu.recovery is not None and gpu.recovery.lower() != "none":
         action = xid.RECOVERY_WORDS.get(gpu.recovery.lower())
         line = f"the driver's recovery action is {gpu.recovery}"
@@ -187,72 +195,4 @@ def _fabric(gpus: Sequence[Gpu], boot_age_s: float | None) -> list[Judged]:
         targets = ["node"] if len(failed) == len(gpus) else [gpu.target for gpu in failed]
         line = f"fabric registration ended with {failed[0].fabric_status}"
         items += [judged(FAIL, "gpu.fabric-failed", target, "drain", line) for target in targets]
-    return items
-
-
-def _held_down(first: Smi, second: Smi) -> list[Judged]:
-    """Return which GPUs were slowed by hardware between two readings: counters, since an instant bit proves little."""
-    if first.read_at_s is None or second.read_at_s is None or second.read_at_s <= first.read_at_s:
-        return []
-    interval_us = (second.read_at_s - first.read_at_s) * 1e6
-    later = {gpu.pci: gpu for gpu in second.gpus}
-    items = []
-    for gpu in first.gpus:
-        after = later.get(gpu.pci)
-        if after is None:
-            continue
-        for id_, before_us, after_us in (
-            ("gpu.hw-power-brake", gpu.power_brake_us, after.power_brake_us),
-            ("gpu.hw-thermal", gpu.hw_thermal_us, after.hw_thermal_us),
-        ):
-            grown_us = (after_us or 0) - (before_us or 0)
-            if before_us is None or after_us is None or grown_us <= 0:
-                continue
-            share = grown_us / interval_us
-            word, action = (FAIL, "drain") if share > HELD_DOWN_SHARE else (WARN, "warn")
-            line = f"held down for {share:.0%} of {interval_us / 1e6:.0f} s"
-            items.append(judged(word, id_, gpu.target, action, line))
-    return items
-
-
-def judge_nvlink(text: str, *, gpu_type: str) -> list[Judged]:
-    """Return what `nvidia-smi nvlink -s` says: every GPU must have all links of its generation, each with a speed."""
-    wanted = NVLINKS.get(gpu_type)
-    items: list[Judged] = []
-    links: dict[int, int] = {}
-    inactive: dict[int, int] = {}
-    number: int | None = None
-    for line in text.splitlines():
-        if found := re.match(r"GPU (\d+):", line):
-            number = int(found[1])
-            links[number], inactive[number] = 0, 0
-        elif number is not None and (found := re.match(r"\s*Link (\d+): (.*)", line)):
-            links[number] += 1 if re.match(r"[\d.]+ GB/s", found[2].strip()) else 0
-            inactive[number] += 0 if re.match(r"[\d.]+ GB/s", found[2].strip()) else 1
-    if not links:
-        return [judged(UNKNOWN, "gpu.nvlink-unreadable", "node", "none", text.strip()[:200])]
-    for gpu, up in links.items():
-        expected = wanted if wanted is not None else up + inactive[gpu]
-        if up < expected:
-            line = f"{up} of {expected} NVLinks are up"
-            items.append(judged(FAIL, "gpu.nvlink-down", f"gpu:{gpu}", "reset-gpu", line))
-    return items
-
-
-def judge_topo(text: str, *, gpu_type: str) -> list[Judged]:
-    """Return what `nvidia-smi topo -m` says: in a machine with NVSwitch each GPU reaches each other over all its links."""
-    wanted = NVLINKS.get(gpu_type)
-    rows = [re.split(r"\t+|\s{2,}", line.strip()) for line in text.splitlines() if re.match(r"GPU\d+\s", line)]
-    names = [row[0] for row in rows]
-    if not rows:
-        return [judged(UNKNOWN, "gpu.topology-unreadable", "node", "none", text.strip()[:200])]
-    if wanted is None:
-        return []
-    items = []
-    for row in rows:
-        cells = [cell.strip() for cell in row[1 : 1 + len(names)] if cell.strip() != "X"]
-        wrong = sorted({cell for cell in cells if cell != f"NV{wanted}"})
-        if wrong:
-            line = f"reaches others over {', '.join(wrong)} in place of NV{wanted}"
-            items.append(judged(FAIL, "gpu.nvlink-topology", f"gpu:{row[0][3:]}", "reset-gpu", line))
     return items

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
-from slurm_ext.gate import collect, probes, rules
+from slurm_ext.gate import collect, gpu_growth, probes, rules
 from slurm_ext.gate.model import Facts, Judged, conclude
 from slurm_ext.verdict import Verdict
 
@@ -62,7 +62,7 @@ def look(
     if phase not in probes.PHASES:
         raise ValueError(f"no phase is called {phase!r}; there are {', '.join(probes.PHASES)}")
     started = time.monotonic()
-    want = collect.Want(processes=phase == "prolog")
+    want = collect.Want(processes=True, links=phase != probes.PROLOG, left=phase != probes.PROLOG)
     here = probes.Here(
         at_node(settings.site.root, node),
         node,
@@ -75,13 +75,50 @@ def look(
         job.baseline,
     )
     facts = collect.gather(settings, node, want=want, deadline_s=deadline_s, here=here)
-    items = tuple(rules.judge(facts, settings, catalogue.find(facts.instance_type)))
+    items = tuple(_judged(facts, settings, here, job))
     verdict = conclude(items, rule="gate.local")
     said: Sequence[str] = ()
     if job_window is not None and facts.kernel is not None:
         said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, time.time()))
     kept = {name: probed.kept for name, probed in facts.probed.items() if probed.kept}
+    if phase == probes.PROLOG and (counters := gpu_growth.keep(facts.smi)):
+        kept["gpu"] = {"at_s": time.time(), "gpus": counters}
     return Look(verdict, facts, tuple(said), time.monotonic() - started, kept, items)
+
+
+def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job) -> list[Judged]:
+    """Return what the facts say for this job, or for the node where nobody's job is in view."""
+    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < len(facts.smi.gpus)
+    about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
+    items = rules.judge(facts, settings, catalogue.find(facts.instance_type), about)
+    if here.phase == probes.EPILOG:
+        items += rules.enabled(_of_the_job(facts, job, here.window), settings.gate.disabled)
+    if not shared:
+        return items
+    from slurm_ext.gate import ask_smi, gpu_scope
+
+    if not gpu_scope.is_matter(items):
+        return items
+    minors = ask_smi.minors(here.root) if any(word.isdecimal() for word in job.gpus) else None
+    instances = ask_smi.instances(here.root) if any(word.startswith("MIG-") for word in job.gpus) else None
+    return gpu_scope.narrow(items, facts.smi, gpu_scope.mine(facts.smi, job.gpus, minors=minors, instances=instances))
+
+
+def _of_the_job(facts: Facts, job: Job, window: tuple[float, float] | None) -> list[Judged]:
+    """Return what the job's own time shows: counters that grew, and the kernel's words that name it."""
+    items: list[Judged] = []
+    kept = job.baseline.get("gpu") or {}
+    now = time.time()
+    if isinstance(kept.get("gpus"), Mapping):
+        began = kept.get("at_s")
+        interval_s = now - began if isinstance(began, (int, float)) and began < now else None
+        items += gpu_growth.judge_growth(kept["gpus"], gpu_growth.keep(facts.smi), interval_s)
+    if window is not None and facts.kernel is not None and job.job_id:
+        from slurm_ext.gate import kernel_job
+
+        said = collect.within(facts.kernel, *window, collect.boot_time_s(facts, now))
+        items += kernel_job.judge(said, job.job_id)
+    return items
 
 
 def check(

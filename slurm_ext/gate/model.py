@@ -35,6 +35,18 @@ class Gpu(NamedTuple):
     power_brake_us: int | None = None  # time held down since the driver loaded
     hw_thermal_us: int | None = None
     inforom_valid: bool | None = None
+    uuid: str = ""
+    driver: str = ""
+    vbios: str = ""
+    ecc_corrected: int | None = None  # volatile
+    remapped_corrected: int | None = None  # rows, over the GPU's life
+    remapped_uncorrected: int | None = None
+    sw_thermal_us: int | None = None
+    sw_power_us: int | None = None
+    tlimit_c: int | None = None  # degrees left before it slows itself down
+    memory_used_mib: int | None = None
+    trouble: str = ""  # a word in place of values: GPU is lost, GPU requires reset
+    errors: int = 0  # values of health that came as an error (Unknown Error, ERR!)
 
     @property
     def target(self) -> str:
@@ -54,6 +66,24 @@ class Smi(NamedTuple):
     elapsed_s: float = 0.0
     said: str = ""  # stderr, and stdout where it is no table
     read_at_s: float | None = None  # when, where the output has a time
+    text: str = ""  # what it printed, for whoever saves evidence; live looks only
+
+
+class GpuHolder(NamedTuple):
+    """One program that has a GPU open, as `nvidia-smi --query-compute-apps` lists it. `job`: Slurm's, by its cgroup."""
+
+    pid: int
+    uuid: str = ""  # of the GPU, or of the MIG instance
+    name: str = ""
+    job: str = ""
+    user: int | None = None
+
+
+class Links(NamedTuple):
+    """What `nvidia-smi nvlink` said: the state of each link (-s), and its error counters (-e). None: not known."""
+
+    state: str | None = None
+    errors: str | None = None
 
 
 class KernelLine(NamedTuple):
@@ -78,7 +108,9 @@ class Facts(NamedTuple):
     """Everything one local check gathered; a part that could not be read is None and its reason stands in `unread`."""
 
     smi: Smi | None = None
-    compute_pids: tuple[int, ...] | None = None
+    holders: tuple[GpuHolder, ...] | None = None  # programs on the GPUs
+    links: Links | None = None  # None: not asked for
+    left: tuple[Smi | None, tuple[GpuHolder, ...] | None] | None = None  # a second reading, where the first left a doubt
     kernel: tuple[KernelLine, ...] | None = None
     kernel_lost: bool = False  # older messages of this boot have left the ring
     boot_id: str = ""

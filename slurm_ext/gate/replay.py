@@ -9,18 +9,22 @@ from collections.abc import Callable
 from importlib import import_module
 
 from slurm_ext.captured import Case, load
-from slurm_ext.gate import gpu_rules, kernel_log, kernel_rules, smi
+from slurm_ext.gate import gpu_nvlink, gpu_rules, smi, smi_forms
 from slurm_ext.gate.model import Judged, Smi, conclude, judged
 from slurm_ext.verdict import UNKNOWN, Verdict
 
 #: Groups with a module of their own, `replay_NAME`.
-_APART = ("efa", "lustre", "slurm", "system")
+_APART = ("efa", "kernel", "lustre", "slurm", "system")
 
 
 def judge(path: str) -> Verdict:
     """Return the verdict over one folder. Raise UsageError where it cannot be read."""
-    case = load(path)
-    built: dict[str, Callable[[Case], list[Judged]]] = {"gpu": _gpu, "kernel": _kernel}
+    return judge_case(load(path))
+
+
+def judge_case(case: Case) -> Verdict:
+    """Return the verdict over one case."""
+    built: dict[str, Callable[[Case], list[Judged]]] = {"gpu": _gpu}
     if case.group in built:
         return conclude(built[case.group](case), rule=f"replay.{case.group}")
     if case.group in _APART:
@@ -57,9 +61,9 @@ def _parse_smi(text: str) -> Smi:
     """Return the answer in a text whose form is not told."""
     head = text.lstrip()[:200]
     if head.startswith("<"):
-        return smi.parse_xml(text)
+        return smi_forms.parse_xml(text)
     if "NVSMI LOG" in text[:400] or "Attached GPUs" in text[:2000]:
-        return smi.parse_text(text)
+        return smi_forms.parse_text(text)
     return smi.parse_csv(text) if text.strip() else Smi(complete=False)
 
 
@@ -75,7 +79,7 @@ def _gpu(case: Case) -> list[Judged]:
         if role not in texts:
             continue
         asked = True
-        run = smi.indexed(_run_of(case, _parse_smi(texts[role])), printed, expected_gpus=case.expected_gpus)
+        run = smi_forms.indexed(_run_of(case, _parse_smi(texts[role])), printed, expected_gpus=case.expected_gpus)
         items += gpu_rules.judge(
             run,
             expected_gpus=case.expected_gpus,
@@ -87,33 +91,13 @@ def _gpu(case: Case) -> list[Judged]:
         items += gpu_rules.judge(_run_of(case, Smi(complete=False)), expected_gpus=case.expected_gpus)
     if "nvlink" in texts:
         asked = True
-        items += gpu_rules.judge_nvlink(texts["nvlink"], gpu_type=case.gpu_type)
+        items += gpu_nvlink.judge_nvlink(texts["nvlink"], gpu_type=case.gpu_type)
     if "topo" in texts:
         asked = True
-        items += gpu_rules.judge_topo(texts["topo"], gpu_type=case.gpu_type)
+        items += gpu_nvlink.judge_topo(texts["topo"], gpu_type=case.gpu_type)
     if not asked:
         items.append(judged(UNKNOWN, "gpu.no-probe", "node", "none", "no file of a kind that can be judged"))
     return _once(items)
-
-
-def _kernel(case: Case) -> list[Judged]:
-    logs = [case.texts[role] for role in ("kmsg", "dmesg", "journal", "syslog") if role in case.texts]
-    if not logs:
-        return [judged(UNKNOWN, "kernel.no-log", "node", "none", "no kernel log in this capture")]
-    lines = [line for text in logs for line in kernel_log.parse(text)]
-    recovery = None
-    if "smi_csv" in case.texts:
-        read = smi.parse_csv(case.texts["smi_csv"])
-        recovery = {gpu.pci: gpu.recovery or "none" for gpu in read.gpus if gpu.recovery is not None}
-    boot_time_s = case.time_s("boot_time")
-    items = kernel_rules.judge(
-        lines, boot_id=str(case.context.get("boot_id", "")), boot_time_s=boot_time_s, recovery=recovery
-    )
-    whole_boot = boot_time_s is not None and ("now" in case.context or "ring_bytes" in case.context)
-    if whole_boot and kernel_rules.lost_beginning(lines, boot_time_s):
-        line = "the log begins long after boot: earlier messages of this boot are gone"
-        items.append(judged(UNKNOWN, "kernel.log-incomplete", "node", "none", line))
-    return items
 
 
 def _once(items: list[Judged]) -> list[Judged]:

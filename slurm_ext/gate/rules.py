@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import gpu_rules, kernel_rules
 from slurm_ext.gate.model import Facts, Judged, Probe, judged
+from slurm_ext.gate.probes import PROLOG
+from slurm_ext.gate.smi import quiet
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+
+#: A GPU that nobody uses holds less than this (MiB): the driver's own share. See gpu_process_rules.
+IDLE_MEMORY_MIB = 1024
+
+#: What every boot says of the things that the rules look at: beginnings of messages that no rule has a word about.
+_BOOT = ("Linux version ", "NVRM: loading NVIDIA ", "nvidia-nvlink: Nvlink Core is being initialized")
 
 #: errno names with which a file server says that this client is cut off from it.
 _CUT_OFF = ("ESHUTDOWN", "ESTALE", "ENOTCONN", "EIO", "EHOSTDOWN", "EREMOTEIO")
 
 
-def judge(facts: Facts, settings: Settings, row: InstanceType | None) -> list[Judged]:
+class Job(NamedTuple):
+    """What the rules need of the job in whose name the gate looks; `phase` is probes'. `whole_node`: it had all the GPUs."""
+
+    phase: str = PROLOG
+    job_id: str = ""
+    uid: int = -1
+    whole_node: bool = True
+
+
+def judge(
+    facts: Facts,
+    settings: Settings,
+    row: InstanceType | None,
+    job: Job = Job(),  # noqa: B008 - a NamedTuple
+) -> list[Judged]:
     """Return what the facts say, without the findings that `gate.disabled` names. `row` is None for an unknown type."""
-    items = [*_gpus(facts, row), *_kernel(facts), *_efa(facts, settings, row)]
+    items = [*_gpus(facts, row), *_held(facts, row, job), *_kernel(facts), *_efa(facts, settings, row)]
+    if facts.links is not None:
+        items += _links(facts, row)
     for probe in facts.scratch:
         items += _scratch(probe, settings.gate.min_free_percent)
     for probe in facts.lustre:
@@ -39,19 +63,55 @@ def _gpus(facts: Facts, row: InstanceType | None) -> list[Judged]:
     if facts.smi is None:
         # Without the tool nothing is known about GPUs; where the type has none (or is no GPU type), nothing need be.
         return [judged(UNKNOWN, "gpu.smi-absent", "node", "none", "there is no nvidia-smi here")] if expected else []
-    items = gpu_rules.judge(facts.smi, expected_gpus=expected, boot_age_s=facts.boot_age_s)
-    if facts.compute_pids:
-        pids = ", ".join(str(pid) for pid in facts.compute_pids[:8])
-        line = f"{len(facts.compute_pids)} programs hold GPUs before the job has started: pid {pids}"
-        items.append(judged(WARN, "gpu.leftover-processes", "node", "warn", line))
+    if quiet(facts.smi, expected_gpus=expected):
+        return []
+    from slurm_ext.gate import gpu_rules  # here: healthy GPUs need no rule, and a hook pays for what it imports
+
+    return gpu_rules.judge(facts.smi, expected_gpus=expected, boot_age_s=facts.boot_age_s)
+
+
+def _held(facts: Facts, row: InstanceType | None, job: Job) -> list[Judged]:
+    """Return what is on the GPUs that should not be: before a job, after it, or between jobs."""
+    busy = facts.smi is not None and any((gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB for gpu in facts.smi.gpus)
+    if not facts.holders and not busy:
+        return []
+    from slurm_ext.gate import gpu_left
+
+    if job.phase == PROLOG:
+        return gpu_left.before(facts, job_id=job.job_id)
+    # Elsewhere a screen, or the system itself (Grace), may hold memory of a GPU that no list of programs shows.
+    compute_only = row is not None and row.nvlink_domain_gpus > 1 and row.arch == "x86_64"
+    return gpu_left.after(
+        facts, job_id=job.job_id, job_uid=job.uid, whole_node=job.whole_node, compute_only=compute_only
+    )
+
+
+def _links(facts: Facts, row: InstanceType | None) -> list[Judged]:
+    """Return what NVLink says, where the type has it. Without an answer nothing is known, and nothing is held up for it."""
+    if facts.links is None or row is None or row.nvlink_domain_gpus < 2:
+        return []
+    from slurm_ext.gate import gpu_nvlink
+
+    items = []
+    if facts.links.state is not None:
+        mig = {gpu.number for gpu in facts.smi.gpus if gpu.mig and gpu.number is not None} if facts.smi else set()
+        items += gpu_nvlink.judge_nvlink(
+            facts.links.state, gpu_type=row.gpu_type, under_mig=mig, boot_age_s=facts.boot_age_s
+        )
+    if facts.links.errors is not None:
+        items += gpu_nvlink.judge_errors(facts.links.errors)
     return items
 
 
 def _kernel(facts: Facts) -> list[Judged]:
     if facts.kernel is None:
         return [judged(UNKNOWN, "kernel.unreadable", "node", "none", "the kernel log cannot be read")]
-    recovery = {gpu.pci: gpu.recovery for gpu in facts.smi.gpus if gpu.recovery} if facts.smi else {}
-    items = kernel_rules.judge(facts.kernel, boot_id=facts.boot_id, recovery=recovery)
+    items = []
+    if not all(line.text.startswith(_BOOT) for line in facts.kernel):
+        from slurm_ext.gate import kernel_rules  # here: see _gpus
+
+        recovery = {gpu.pci: gpu.recovery for gpu in facts.smi.gpus if gpu.recovery} if facts.smi else {}
+        items = kernel_rules.judge(facts.kernel, boot_id=facts.boot_id, recovery=recovery)
     if facts.kernel_lost:
         # Rings wrap on every node in time. The GPUs' own state was read besides, so this alone holds no job.
         line = "older messages of this boot have left the ring; what they said is not known"

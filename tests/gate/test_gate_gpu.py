@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext.gate import gpu_rules, smi
+from slurm_ext.gate import gpu_nvlink, gpu_rules, smi, smi_forms
 from slurm_ext.gate.model import Gpu, Smi, conclude
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, VERDICTS, WARN
 
@@ -148,23 +148,23 @@ XML = """<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "file:///etc/pass
 
 
 def test_xml_counts_volatile_errors_only_and_reads_no_entity():
-    (gpu,) = smi.parse_xml(XML).gpus
+    (gpu,) = smi_forms.parse_xml(XML).gpus
     assert (gpu.ecc_uncorrected, gpu.pci, gpu.remap_failure) == (3, "0000:59:00", False)
     bomb = '<!DOCTYPE x [<!ENTITY a "aaaa">]><nvidia_smi_log><gpu id="00000000:59:00.0"><serial>&a;</serial></gpu>'
-    assert smi.parse_xml(bomb).complete is False
+    assert smi_forms.parse_xml(bomb).complete is False
 
 
 def test_links_of_a_generation():
     good = "GPU 0: NVIDIA H200 (UUID: GPU-0)\n" + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18))
-    assert gpu_rules.judge_nvlink(good, gpu_type="h200") == []
+    assert gpu_nvlink.judge_nvlink(good, gpu_type="h200") == []
     bad = good.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>")
-    assert seen(gpu_rules.judge_nvlink(bad, gpu_type="")) == [("gpu.nvlink-down", "gpu:0", "reset-gpu")]
-    assert conclude(gpu_rules.judge_nvlink("no such command", gpu_type="h200")).verdict == UNKNOWN
+    assert seen(gpu_nvlink.judge_nvlink(bad, gpu_type="")) == [("gpu.nvlink-down", "gpu:0", "reset-gpu")]
+    assert conclude(gpu_nvlink.judge_nvlink("no such command", gpu_type="h200")).verdict == UNKNOWN
 
 
 @given(st.text())
 def test_every_parser_takes_whatever_comes(text):
-    for parse in (smi.parse_csv, smi.parse_xml, smi.parse_text):
+    for parse in (smi.parse_csv, smi_forms.parse_xml, smi_forms.parse_text):
         assert conclude(gpu_rules.judge(parse(text), expected_gpus=8)).verdict in VERDICTS
     # Nothing that is no table of eight well GPUs passes.
     assert conclude(gpu_rules.judge(smi.parse_csv(text), expected_gpus=8)).verdict != PASS
@@ -184,7 +184,7 @@ def listing(form, attached, minors):
     return f"==============NVSMI LOG==============\n\nAttached GPUs                 : {attached}\n{gpus}"
 
 
-@pytest.mark.parametrize(("form", "parse"), [("xml", smi.parse_xml), ("text", smi.parse_text)])
+@pytest.mark.parametrize(("form", "parse"), [("xml", smi_forms.parse_xml), ("text", smi_forms.parse_text)])
 @pytest.mark.parametrize(
     ("attached", "minors", "targets"),
     [
@@ -215,5 +215,5 @@ def test_an_index_is_known_only_from_a_whole_list(form, parse, attached, minors,
 )
 def test_an_index_that_another_view_prints_or_the_type_settles(attached, expected_gpus, printed, target):
     other = smi.parse_csv(printed) if printed else None
-    answer = smi.indexed(smi.parse_xml(listing("xml", attached, (0,))), other, expected_gpus=expected_gpus)
+    answer = smi_forms.indexed(smi_forms.parse_xml(listing("xml", attached, (0,))), other, expected_gpus=expected_gpus)
     assert [gpu.target for gpu in answer.gpus] == [target]
