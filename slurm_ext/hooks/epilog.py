@@ -14,7 +14,18 @@ from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import decide, environment, jobfile, leftovers, passes, trail
+from slurm_ext.hooks import (
+    attributed,
+    baseline,
+    decide,
+    environment,
+    job_memory,
+    job_processes,
+    jobfile,
+    leftovers,
+    passes,
+    trail,
+)
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, with_conf
 from slurm_ext.hooks.supervise import PASS
@@ -46,10 +57,14 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
         heartbeat_fresh=modes.heartbeat_is_fresh(seen.heartbeat, now=now),
     )
     within(REST_S + settings.gate.deadline_s + hold_s)
+    told: dict[str, Any] = {}
+    if settings.gate.dcgm_job_mapping_dir:  # whatever is off meanwhile: the line is ours to take
+        _unmap(job, settings, told)
     cleaned = leftovers.end(run_dir, job)
     if rungs != Modes("off", "off", "off", "off"):
-        _look(job, settings, rungs, share, file, cleaned, now)
+        _look(job, settings, rungs, share, file, cleaned, now, told)
     jobfile.remove(run_dir, job.job_id)
+    baseline.remove(run_dir, job.job_id)
     if hold_s > 0:
         _wait_for_controller(job, share, hold_s)
     return PASS
@@ -63,29 +78,54 @@ def _look(
     file: jobfile.JobFile | None,
     cleaned: tuple[str, ...],
     now: float,
+    told: dict[str, Any],
 ) -> None:
     """Look at the node, write down what was found, and drain it where a finding convicts it and the mode enforces."""
-    begun = file.started if file is not None else job.start_s
-    window = (begun - WINDOW_SLACK_S, now) if begun is not None else None
-    look = local.look(settings, job.node, phase="epilog", job_window=window, deadline_s=settings.gate.deadline_s)
+    run_dir = at_node(settings.site.run_dir, job.node)
+    data: dict[str, Any] = {"exit_code": f"{job.exit_code}:{job.exit_signal}", **told}
+    # First what the job left: a program that holds a GPU would be found by the look, and stay.
+    cleaned += _end_job(job, settings, rungs, file, data)
+    boot = baseline.boot_id(at_node(settings.site.root, job.node))
+    before, why = baseline.read(run_dir, job, boot)
+    window = window_of(file, job, boot, now=now, boottime=passes.boottime())
+    look = local.look(
+        settings,
+        job.node,
+        phase="epilog",
+        job_window=window,
+        deadline_s=settings.gate.deadline_s,
+        job=local.Job(job.job_id, job.uid, job.gpu_ids, before.kept if before is not None else {}),
+    )
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == FAIL:
         from slurm_ext.hooks import acked
 
         look, spared = acked.spare(look, share, job.node, now)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
-    run_dir = at_node(settings.site.run_dir, job.node)
     plan = decide.on_gate(look.verdict, settings, mode=rungs.gate if rungs.gate != "off" else "shadow")
     ended_badly = f"job {job.job_id} ended with {job.exit_code}:{job.exit_signal}" if job.failed else ""
-    if why := ended_badly or passes.news(run_dir, look.verdict) or "".join(cleaned[:1]):
-        passes.forget(run_dir, boot_id=look.facts.boot_id, why=why)
-    data: dict[str, Any] = {
-        "exit_code": f"{job.exit_code}:{job.exit_signal}",
+    if spoilt := ended_badly or passes.news(run_dir, look.verdict) or "".join(cleaned[:1]):
+        passes.forget(run_dir, boot_id=look.facts.boot_id, why=spoilt)
+    gpus = look.facts.smi.gpus if look.facts.smi is not None else ()
+    data |= {
         "kernel": list(look.in_window[-40:]),
         "window": list(window) if window is not None else None,
         "gate": verdict.to_json(look.verdict),
         "cleaned": list(cleaned),
+        "attributed": attributed.of_job(
+            look.in_window,
+            look.items,
+            known=before.found if before is not None else None,
+            gpus=gpus,
+            gpu_ids=job.gpu_ids,
+            before=before.kept if before is not None else None,
+            after=look.kept,
+        ),
     }
+    if why:
+        data["baseline"] = why
+    if job.problems:
+        data["problems"] = job.problems
     if spared:
         data["acked"] = list(spared)
     if look.facts.boot_id:
@@ -104,11 +144,53 @@ def _look(
     )
     trail.emit(settings, job.node, event, share=share)
     if finding is not None and plan.act == decide.DRAIN:
-        from slurm_ext.hooks import act
+        from slurm_ext.hooks import act, bundle
 
-        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id)
+        saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, share=share)
+        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved)
         words = "drained" if done.done else f"not drained: {done.reason}"
-        trail.emit(settings, job.node, event._replace(event="gate.epilog-acted", decision=words, time=""), share=share)
+        acted = event._replace(data={**event.data, "bundle": bundle.words(saved, share)})
+        acted = acted._replace(event="gate.epilog-acted", decision=words, time="")
+        trail.emit(settings, job.node, acted, share=share)
+
+
+def window_of(
+    file: jobfile.JobFile | None, job: HookJob, boot_id: str, *, now: float, boottime: float
+) -> tuple[float, float] | None:
+    """Return the job's time on this node, in seconds since the epoch as the clock stands now; None where it is not known. Pure.
+
+    Within one boot the kernel's own clock tells how long ago it began: a clock that was set meanwhile moves nothing.
+    """
+    begun = file.started if file is not None else job.start_s
+    if file is not None and file.boot_id and file.boot_id == boot_id and 0 < file.began_s <= boottime:
+        begun = now - (boottime - file.began_s)
+    if begun is None or begun > now:
+        return None
+    return begun - WINDOW_SLACK_S, now
+
+
+def _end_job(
+    job: HookJob, settings: Settings, rungs: Modes, file: jobfile.JobFile | None, data: dict[str, Any]
+) -> tuple[str, ...]:
+    """End what the job left running here, where the gate enforces, and return it in words; tell in `data` what stays."""
+    root, run_dir = at_node(settings.site.root, job.node), at_node(settings.site.run_dir, job.node)
+    left = job_processes.end(root, job, kill=rungs.gate == "enforce")
+    if left is None:
+        data["left"] = ["job processes: not known, no answer in time"]
+    elif left:
+        data["left"] = [one.words() for one in left if not one.ended][: job_processes.TOLD_MAX]
+    uid = file.uid if file is not None else job.uid
+    if shared_memory := job_memory.left(root, run_dir, job.job_id, uid):
+        data["shared_memory"] = shared_memory._asdict()
+    return tuple(one.words() for one in left or () if one.ended)[: job_processes.TOLD_MAX]
+
+
+def _unmap(job: HookJob, settings: Settings, data: dict[str, Any]) -> None:
+    from slurm_ext.hooks import dcgm_mapping
+
+    folder = at_node(settings.gate.dcgm_job_mapping_dir, job.node)
+    if trouble := dcgm_mapping.remove(folder, job.job_id):
+        data["dcgm_job_mapping"] = trouble
 
 
 def _wait_for_controller(job: HookJob, share: str, hold_s: float) -> None:

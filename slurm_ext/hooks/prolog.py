@@ -13,7 +13,7 @@ from slurm_ext import verdict
 from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
-from slurm_ext.hooks import decide, environment, jobfile, marks, passes, restore, together, trail
+from slurm_ext.hooks import baseline, decide, environment, jobfile, marks, passes, restore, together, trail
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.supervise import FAIL, PASS
@@ -42,6 +42,8 @@ class Passed(NamedTuple):
     data: Mapping[str, Any]
     proven: Mapping[str, str] = {}
     boot_id: str = ""
+    look: local.Look | None = None
+    began: float = 0.0  # CLOCK_BOOTTIME when this prolog began
 
 
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
@@ -58,7 +60,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     within(REST_S + settings.gate.deadline_s + together.wait_s(job, settings, mode=rungs.burnin))
     if rungs == Modes("off", "off", "off", "off"):
         return PASS
-    passed = _check(job, settings, rungs, share, began)
+    passed = _check(job, settings, rungs, share, began)._replace(began=began)
     return _act(job, settings, rungs, share, passed, started, seen.why)
 
 
@@ -83,7 +85,14 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     """Look at this node, and where it is well at the job's nodes together."""
     if rungs.gate == "off" and rungs.burnin == "off":
         return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
-    look = local.look(settings, job.node, phase="prolog", job_window=None, deadline_s=settings.gate.deadline_s)
+    look = local.look(
+        settings,
+        job.node,
+        phase="prolog",
+        job_window=None,
+        deadline_s=settings.gate.deadline_s,
+        job=local.Job(job.job_id, job.uid, job.gpu_ids),
+    )
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == verdict.FAIL:
         from slurm_ext.hooks import acked
@@ -99,10 +108,10 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     if look.facts.instance_type:
         data["instance_type"] = look.facts.instance_type
     if rungs.gate != "off" and plan.act != PASS_ON:
-        return Passed(plan, (here,), data, boot_id=look.facts.boot_id)
+        return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
     found = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began)
     if found is None:
-        return Passed(plan, (here,), data, boot_id=look.facts.boot_id)
+        return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
     # What the local look would have done is not forgotten where the burn-in decides.
     if found.plan.act != PASS_ON or not plan.would:
         plan = found.plan
@@ -111,7 +120,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         lines = (f"{here}; {found.line}",)
     elif look.verdict.verdict != verdict.PASS:  # beside the burn-in's line only what is not well here is worth another
         lines += (here,)
-    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id)
+    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id, look)
 
 
 def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Passed, started: float, why: str) -> int:
@@ -136,40 +145,79 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
         },
     )
     opted_in = job.request is not None and job.request.resume is not None
-    file = jobfile.JobFile(job.job_id, job.attempt, job.run, job.uid, started, job.restarts, opted_in=opted_in)
+    file = jobfile.JobFile(
+        job.job_id,
+        job.attempt,
+        job.run,
+        job.uid,
+        started,
+        job.restarts,
+        opted_in=opted_in,
+        began_s=passed.began,
+        boot_id=passed.boot_id,
+    )
+    trouble = _keep(job, settings, passed, started)
+    told: dict[str, Any] = {}
     if plan.act != PASS_ON:
         if plan.act == DRAIN:
             passes.forget(at_node(settings.site.run_dir, job.node), boot_id=passed.boot_id, why=plan.reason)
         _leave(job, settings, file)  # the epilog of an attempt that ends here must know which one it was
         trail.emit(settings, job.node, event, share=share)  # evidence leaves the node before anything is done
         code, runs, note = (
-            _drain(job, settings, share, plan, room, passed.boot_id)
+            _drain(job, settings, share, passed, room, told)
             if plan.act == DRAIN
             else _stop(job, settings, share, plan, room)
         )
-        event = event._replace(event="gate.prolog-acted", decision=note, time="")
+        event = event._replace(event="gate.prolog-acted", decision=note, time="", data={**event.data, **told})
         if not runs:
             trail.emit(settings, job.node, event, share=share)
             return code
-    told, more = restore.exports(job, settings, share=share, staging_mode=rungs.staging)
+    exports, more = restore.exports(job, settings, share=share, staging_mode=rungs.staging)
     # In shadow nobody is told anything; a job's own restore is its own affair.
     tells = {"warn", "enforce"} & {rungs.gate, rungs.burnin}
     lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
     proven = dict(passed.proven) if tells and settings.burnin.nccl_check else {}
-    trouble = _leave(job, settings, file._replace(exports=told, lines=lines, proven=proven))
+    told |= {"baseline": trouble} if trouble else {}
+    if trouble := _leave(job, settings, file._replace(exports=exports, lines=lines, proven=proven)):
+        told["job_file"] = trouble
+    if settings.gate.dcgm_job_mapping_dir and (trouble := _map(job, settings, passed)):
+        told["dcgm_job_mapping"] = trouble
     jobfile.job_starts(at_node(settings.site.run_dir, job.node), passed.boot_id)
-    more_data = {"seconds": round(time.time() - started, 3), **({"job_file": trouble} if trouble else {})}
-    trail.emit(settings, job.node, event._replace(data={**event.data, **more_data}), share=share)
+    told["seconds"] = round(time.time() - started, 3)
+    trail.emit(settings, job.node, event._replace(data={**event.data, **told}), share=share)
     return PASS
 
 
 def _leave(job: HookJob, settings: Settings, file: jobfile.JobFile) -> str:
     """Write the job's file; return why not where that failed: a job without it runs all the same."""
+    run_dir = at_node(settings.site.run_dir, job.node)
     try:
-        jobfile.write(at_node(settings.site.run_dir, job.node), file)
+        jobfile.write(run_dir, file)
     except OSError as exc:
+        jobfile.remove(run_dir, job.job_id)  # an earlier attempt's would be taken for this one's
         return f"not written: {exc}"
     return ""
+
+
+def _keep(job: HookJob, settings: Settings, passed: Passed, started: float) -> str:
+    """Keep what the look measured for the job's epilog; return why not where that failed."""
+    if passed.look is None or not passed.boot_id:
+        return ""
+    found = baseline.names(passed.look.verdict.findings)
+    kept = baseline.Baseline(job.job_id, job.restarts, passed.boot_id, passed.began, started, found, passed.look.kept)
+    return baseline.write(at_node(settings.site.run_dir, job.node), kept)
+
+
+def _map(job: HookJob, settings: Settings, passed: Passed) -> str:
+    """Tell dcgm-exporter which GPUs are the job's; return in words what could not be told."""
+    from slurm_ext.hooks import dcgm_mapping
+
+    smi = passed.look.facts.smi if passed.look is not None else None
+    names, without = dcgm_mapping.file_names(job.gpu_ids, smi.gpus if smi is not None else ())
+    trouble = ""
+    if names:
+        trouble = dcgm_mapping.add(at_node(settings.gate.dcgm_job_mapping_dir, job.node), job.job_id, names)
+    return "; ".join(part for part in (*without, trouble) if part)
 
 
 def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
@@ -180,8 +228,14 @@ def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -
     return PASS, runs, note
 
 
-def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str) -> tuple[int, bool, str]:
-    """Drain this node; return exit code, whether the job runs here after all, and what was done."""
+def _drain(
+    job: HookJob, settings: Settings, share: str, passed: Passed, room: str, told: dict[str, Any]
+) -> tuple[int, bool, str]:
+    """Drain this node; return exit code, whether the job runs here after all, and what was done.
+
+    `told` takes up what the event is to say besides.
+    """
+    plan = passed.plan
     if room == "burnin":  # what the local look found was spared before the burn-in
         from slurm_ext.hooks import acked
 
@@ -192,13 +246,19 @@ def _drain(job: HookJob, settings: Settings, share: str, plan: Plan, room: str, 
     marks.tell_partners(share, job, plan.reason, rule=plan.rule)
     # Where a partner was first, too: the breaker may have stopped it, and to fail here would be a drain past the breaker.
     marks.claim_drain(share, job, job.node)
-    code, runs, note = _drain_here(job, settings, share, plan, room, boot_id)
+    saved = ""
+    if passed.look is not None:
+        from slurm_ext.hooks import bundle
+
+        saved = bundle.save(settings, job, job.node, passed.look, finding=plan.finding, data=passed.data, share=share)
+        told["bundle"] = bundle.words(saved, share)
+    code, runs, note = _drain_here(job, settings, share, plan, room, passed.boot_id, saved)
     marks.say_acted(share, job, job.node, note)
     return code, runs, note
 
 
 def _drain_here(
-    job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str
+    job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str, bundle: str
 ) -> tuple[int, bool, str]:
     from slurm_ext.hooks import act
 
@@ -206,7 +266,7 @@ def _drain_here(
     if job.het:  # a component that fails does not stop the others: the whole job goes back first
         act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
     first = jobfile.is_first(at_node(settings.site.run_dir, job.node), boot_id)
-    done = act.drain(settings, job, job.node, plan.finding, room=room, boot_id=boot_id, first_boot=first)
+    done = act.drain(settings, job, job.node, plan.finding, room=room, boot_id=boot_id, first_boot=first, bundle=bundle)
     if done.done:
         # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
         if over := act.ended(settings, job):
@@ -215,7 +275,7 @@ def _drain_here(
     if done.acked:
         return PASS, True, f"passed: {done.reason}"
     if not done.suppressed:
-        act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id)
+        act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id, bundle=bundle)
         return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
     if settings.drain.when_open == "pass":
         return PASS, True, f"passed, since it was not drained: {done.reason}"

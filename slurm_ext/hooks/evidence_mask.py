@@ -1,0 +1,25 @@
+"""Hides what users wrote in texts that leave the node: program names in the kernel's lines, and home folders. Pure.
+
+What a rule looks at (codes, addresses, process numbers, job ids) stays, so that a masked text is judged as the whole one.
+"""
+
+from slurm_ext.patterns import pattern
+
+_HIDDEN = "-"
+_TEXTS = (
+    (pattern(r"(NVRM: Xid [^\n]*?\bname=)[^,\n]*"), rf"\1{_HIDDEN}"),
+    (pattern(r"(\bKilled process \d+ )\([^)\n]*\)"), rf"\1({_HIDDEN})"),
+    (pattern(r"(\b(?:[Cc]omm:? ?|task=)\"?)[^,\s\"]+"), rf"\1{_HIDDEN}"),
+    (pattern(r"[^\s;\]]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
+    (pattern(r"(\btask )[^\s:]+(:\d+ blocked for more than)"), rf"\1{_HIDDEN}\2"),
+    (pattern(r"((?:/home|/users|/Users)/)[^/\s:,\"']+"), rf"\1{_HIDDEN}"),
+    (pattern(r"\b(uid[_=:])\d+"), rf"\1{_HIDDEN}"),
+    (pattern(r"\b((?:pass|password|credentials|secret)=)[^,\s\"]+"), rf"\1{_HIDDEN}"),
+)
+
+
+def mask(text: str) -> str:
+    """Return a text without names of programs, of home folders, and numbers of users."""
+    for hidden, instead in _TEXTS:
+        text = hidden.sub(instead, text)
+    return text
