@@ -61,7 +61,7 @@ def look(
     """Look at this node; see `check`. The kernel's words between the times of `job_window` are evidence about that job."""
     if phase not in probes.PHASES:
         raise ValueError(f"no phase is called {phase!r}; there are {', '.join(probes.PHASES)}")
-    started = time.monotonic()
+    started, at_s = time.monotonic(), time.time()
     want = collect.Want(processes=True, links=phase != probes.PROLOG, left=phase != probes.PROLOG)
     here = probes.Here(
         at_node(settings.site.root, node),
@@ -75,24 +75,25 @@ def look(
         job.baseline,
     )
     facts = collect.gather(settings, node, want=want, deadline_s=deadline_s, here=here)
-    items = tuple(_judged(facts, settings, here, job))
+    items = tuple(_judged(facts, settings, here, job, at_s))
     verdict = conclude(items, rule="gate.local")
     said: Sequence[str] = ()
     if job_window is not None and facts.kernel is not None:
-        said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, time.time()))
+        # By the clock as it stood when the age of the boot was read: what hung since then must not move the window.
+        said = collect.within(facts.kernel, *job_window, collect.boot_time_s(facts, at_s))
     kept = {name: probed.kept for name, probed in facts.probed.items() if probed.kept}
     if phase == probes.PROLOG and (counters := gpu_growth.keep(facts.smi)):
         kept["gpu"] = {"at_s": time.time(), "gpus": counters}
     return Look(verdict, facts, tuple(said), time.monotonic() - started, kept, items)
 
 
-def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job) -> list[Judged]:
+def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s: float) -> list[Judged]:
     """Return what the facts say for this job, or for the node where nobody's job is in view."""
     shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < len(facts.smi.gpus)
     about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
     items = rules.judge(facts, settings, catalogue.find(facts.instance_type), about)
     if here.phase == probes.EPILOG:
-        items += rules.enabled(_of_the_job(facts, job, here.window), settings.gate.disabled)
+        items += rules.enabled(_of_the_job(facts, job, here.window, at_s), settings.gate.disabled)
     if not shared:
         return items
     from slurm_ext.gate import ask_smi, gpu_scope
@@ -104,19 +105,21 @@ def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job) -> li
     return gpu_scope.narrow(items, facts.smi, gpu_scope.mine(facts.smi, job.gpus, minors=minors, instances=instances))
 
 
-def _of_the_job(facts: Facts, job: Job, window: tuple[float, float] | None) -> list[Judged]:
-    """Return what the job's own time shows: counters that grew, and the kernel's words that name it."""
+def _of_the_job(facts: Facts, job: Job, window: tuple[float, float] | None, at_s: float) -> list[Judged]:
+    """Return what the job's own time shows: counters that grew, and the kernel's words that name it.
+
+    `at_s`: when the look began, in seconds since the epoch.
+    """
     items: list[Judged] = []
     kept = job.baseline.get("gpu") or {}
-    now = time.time()
     if isinstance(kept.get("gpus"), Mapping):
         began = kept.get("at_s")
-        interval_s = now - began if isinstance(began, (int, float)) and began < now else None
+        interval_s = at_s - began if isinstance(began, (int, float)) and began < at_s else None
         items += gpu_growth.judge_growth(kept["gpus"], gpu_growth.keep(facts.smi), interval_s)
     if window is not None and facts.kernel is not None and job.job_id:
         from slurm_ext.gate import kernel_job
 
-        said = collect.within(facts.kernel, *window, collect.boot_time_s(facts, now))
+        said = collect.within(facts.kernel, *window, collect.boot_time_s(facts, at_s))
         items += kernel_job.judge(said, job.job_id)
     return items
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_ext.gate.model import Gpu, Judged
 from slurm_ext.patterns import pattern
-from slurm_ext.verdict import PASS
+from slurm_ext.verdict import Finding
 
 #: An event is a line: so many entries at most, and what else there was is counted.
 ENTRIES_MAX = 40
@@ -22,6 +22,7 @@ _XID = pattern(
     r"(?:, pid='?(\d+|<unknown>)'?)?",
     needs="NVRM: Xid",
 )
+_GREW = pattern(r"([a-z][a-z_]{1,60}) grew by ([0-9]{1,18})", needs=" grew by ")
 
 
 def of_job(
@@ -37,7 +38,7 @@ def of_job(
     """Return what is to be told of the job: `said` is what the kernel said in its time, `items` what the look found.
 
     `known` is what was found when the job began (`id target`), None where that is not known: then only what the kernel
-    said in the job's time is told. `before` and `after` are what each probe kept; growth is told with the finding.
+    said in the job's time is told. `before` and `after` are the counters of the GPUs (gpu_growth.keep).
     """
     told = _xids(said, gpus, gpu_ids)
     seen = {(entry["id"], entry["target"]) for entry in told}
@@ -45,7 +46,7 @@ def of_job(
     for item in items:
         finding = item.finding
         target = _by_index(finding.target, gpus)
-        if old is None or item.verdict == PASS or (finding.id, target) in seen:
+        if old is None or (finding.id, target) in seen:
             continue
         if f"{finding.id} {finding.target}" in old:
             continue
@@ -54,7 +55,7 @@ def of_job(
             entry["evidence"] = finding.evidence[0][:300]
         if (ours := _is_ours(target, gpus, gpu_ids)) is not None:
             entry["of_job"] = ours
-        if grown := _grown(target, before or {}, after or {}):
+        if grown := _grown(finding, target, before or {}, after or {}):
             entry["delta"] = grown
         told.append(entry)
     left_off = len(told) - ENTRIES_MAX
@@ -102,24 +103,15 @@ def _is_ours(target: str, gpus: Sequence[Gpu], gpu_ids: Sequence[str]) -> bool |
     return False if all(id_.isdigit() or id_ in known for id_ in ids) else None
 
 
-def _grown(target: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Return which of the counters kept about a target grew, by name and by how much."""
-    word = target.partition(":")[2] if ":" in target else target.partition("@")[2]
-    if not word:
-        return {}
-    grown: dict[str, float] = {}
-    for name in after:
-        was = dict(_numbers(before.get(name), ()))
-        for path, value in _numbers(after[name], ()):
-            if word in path[:-1] and path in was and (by := value - was[path]) > 0:
-                grown[path[-1]] = by
+def _grown(finding: Finding, target: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return which counters of a finding's target grew, by name and by how much: as its evidence says, or as was kept."""
+    grown: dict[str, float] = {
+        found[1]: int(found[2]) for line in finding.evidence for found in _GREW.finditer(line[:400])
+    }
+    for name, now in after.items():
+        then = before.get(name)
+        if isinstance(then, Mapping) and isinstance(now, Mapping) and now.get("target") == target:
+            for counter, value in now.items():
+                if type(value) is int and type(then.get(counter)) is int and value > then[counter]:
+                    grown[counter] = value - then[counter]
     return dict(sorted(grown.items())[:GROWTH_MAX])
-
-
-def _numbers(data: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], float]]:
-    """Return every number in plain data with the path of names that leads to it."""
-    if isinstance(data, Mapping):
-        return [one for name in data for one in _numbers(data[name], (*path, str(name)))]
-    if isinstance(data, int | float) and not isinstance(data, bool):
-        return [(path, data)]
-    return []

@@ -26,6 +26,9 @@ FILES_MAX = 256
 #: An attempt's prolog runs when the attempt has started; Slurm's clock and this node's may differ by so much (seconds).
 CLOCKS_S = 120.0
 
+#: A clock that is disciplined drifts by less than this (seconds) in a job's time.
+JUMP_S = 5.0
+
 
 class Baseline(NamedTuple):
     """One attempt's beginning. `began_s`: CLOCK_BOOTTIME; `at_s`: seconds since the epoch, as the clock stood then.
@@ -120,6 +123,20 @@ def read(run_dir: str, job: HookJob, boot: str) -> tuple[Baseline | None, str]:
     if job.start_s is not None and found.at_s < job.start_s - CLOCKS_S:
         return None, "from before this attempt started"
     return found, ""
+
+
+def kept_as_of_now(found: Baseline, *, now: float, boottime: float) -> Mapping[str, Any]:
+    """Return what was kept, its times (`at_s`) by the clock as it stands now. `boottime`: CLOCK_BOOTTIME at `now`. Pure.
+
+    A clock that was set back since would make hours into minutes, and a GPU that was held down for one into a slow one.
+    """
+    jumped = now - (boottime - found.began_s) - found.at_s
+    if abs(jumped) < JUMP_S:
+        return found.kept
+    return {
+        name: {**kept, "at_s": kept["at_s"] + jumped} if type(kept.get("at_s")) in (int, float) else kept
+        for name, kept in found.kept.items()
+    }
 
 
 def remove(run_dir: str, job_id: str) -> None:

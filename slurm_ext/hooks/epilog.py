@@ -12,7 +12,7 @@ from typing import Any
 from slurm_ext import shared, verdict
 from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
-from slurm_ext.gate import local
+from slurm_ext.gate import gpu_growth, local
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import (
     attributed,
@@ -87,14 +87,16 @@ def _look(
     cleaned += _end_job(job, settings, rungs, file, data)
     boot = baseline.boot_id(at_node(settings.site.root, job.node))
     before, why = baseline.read(run_dir, job, boot)
-    window = window_of(file, job, boot, now=now, boottime=passes.boottime())
+    boottime = passes.boottime() - (time.time() - now)
+    window = window_of(file, job, boot, now=now, boottime=boottime)
+    kept = baseline.kept_as_of_now(before, now=now, boottime=boottime) if before is not None else {}
     look = local.look(
         settings,
         job.node,
         phase="epilog",
         job_window=window,
         deadline_s=settings.gate.deadline_s,
-        job=local.Job(job.job_id, job.uid, job.gpu_ids, before.kept if before is not None else {}),
+        job=local.Job(job.job_id, job.uid, job.gpu_ids, kept),
     )
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == FAIL:
@@ -118,8 +120,8 @@ def _look(
             known=before.found if before is not None else None,
             gpus=gpus,
             gpu_ids=job.gpu_ids,
-            before=before.kept if before is not None else None,
-            after=look.kept,
+            before=(kept.get("gpu") or {}).get("gpus"),
+            after=gpu_growth.keep(look.facts.smi) if kept else None,
         ),
     }
     if why:
