@@ -215,3 +215,32 @@ def test_soname_is_the_real_one(libraries: Path) -> None:
             ctypes.CDLL(str(libraries / "lib" / product.name))
             text = (libraries / "lib" / product.name).read_bytes()
             assert product.name.encode() + b"\0" in text
+
+
+def test_nvlink_states_and_errors(libraries: Path, tmp_path: Path) -> None:
+    hardware = write_node(tmp_path, "n0", gpus=2, gpu__1__nvlinks=17, gpu__0__nvlink_errors=3)
+    code, out, _ = smi(libraries, hardware, "nvlink", "-s")
+    assert code == 0
+    assert out.count("26.562 GB/s") == 35
+    assert "\t Link 17: <inactive>" in out
+    code, out, _ = smi(libraries, hardware, "nvlink", "-e")
+    assert code == 0
+    assert "\t Link 0: Replay Errors: 3" in out
+    assert out.count("CRC Errors: 0") == 36
+
+
+def test_counters_and_thresholds_of_newer_drivers(libraries: Path, tmp_path: Path) -> None:
+    told = {"gpu__0__sram_threshold": 1, "gpu__0__hw_thermal_us": 7, "gpu__0__tlimit": -2, "gpu__0__vbios": "96.1"}
+    hardware = write_node(tmp_path, "n0", gpus=1, driver="590.48.01", **told)
+    names = (
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded,temperature.gpu.tlimit,vbios_version,"
+        "clocks_event_reasons_counters.hw_thermal_slowdown"
+    )
+    _, out, _ = smi(libraries, hardware, f"--query-gpu={names}", "--format=csv,noheader")
+    assert out == "Yes, -2, 96.1, 7 us\n"
+    old = write_node(tmp_path, "n1", gpus=1, driver="535.1")
+    code, out, _ = smi(libraries, old, f"--query-gpu={names}", "--format=csv")
+    assert (code, out.splitlines()[0]) == (
+        2,
+        'Field "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded" is not a valid field to query.',
+    )

@@ -124,6 +124,12 @@ static void read_gpu(const struct table *table, int number, const struct fm_hard
     gpu->nvlinks = (int)gpu_number(table, number, "nvlinks", hardware->nvlinks);
     gpu->remap_pending = gpu_number(table, number, "remap_pending", 0) != 0;
     gpu->remap_failed = gpu_number(table, number, "remap_failed", 0) != 0;
+    gpu->sram_threshold = gpu_number(table, number, "sram_threshold", 0) != 0;
+    gpu->tlimit = (int)gpu_number(table, number, "tlimit", 59);
+    gpu->hw_thermal_us = gpu_number(table, number, "hw_thermal_us", 0);
+    gpu->power_brake_us = gpu_number(table, number, "power_brake_us", 0);
+    gpu->sw_thermal_us = gpu_number(table, number, "sw_thermal_us", 0);
+    gpu->nvlink_errors = gpu_number(table, number, "nvlink_errors", 0);
     gpu->remapped_corrected = gpu_number(table, number, "remapped_corrected", 0);
     gpu->remapped_uncorrected = gpu_number(table, number, "remapped_uncorrected", 0);
     gpu->ecc_corrected = gpu_number(table, number, "ecc_corrected", 0);
@@ -146,6 +152,9 @@ static void read_gpu(const struct table *table, int number, const struct fm_hard
     fm_copy_text(gpu->recovery, sizeof gpu->recovery,
               gpu_text(table, number, "recovery", gpu->lost ? "Reboot" : "None"));
     fm_copy_text(gpu->fabric, sizeof gpu->fabric, gpu_text(table, number, "fabric", "Completed"));
+    fm_copy_text(gpu->fabric_status, sizeof gpu->fabric_status,
+              gpu_text(table, number, "fabric_status", strcmp(gpu->fabric, "Completed") ? "N/A" : "Success"));
+    fm_copy_text(gpu->vbios, sizeof gpu->vbios, gpu_text(table, number, "vbios", "96.00.89.00.01"));
 }
 
 static void read_nccl(const struct table *table, struct fm_hardware *hardware)

@@ -35,6 +35,10 @@ struct fm_gpu {
     int pcie_gen, pcie_width;
     int nvlinks;
     int remap_pending, remap_failed;
+    int sram_threshold;
+    int tlimit;                                               /* degrees left before it slows down */
+    long long hw_thermal_us, power_brake_us, sw_thermal_us;   /* held down since the driver loaded */
+    long long nvlink_errors;                                  /* replays on its first link */
     long long remapped_corrected, remapped_uncorrected;
     long long ecc_corrected, ecc_uncorrected; /* volatile */
     long long ecc_corrected_aggregate, ecc_uncorrected_aggregate;
@@ -45,6 +49,8 @@ struct fm_gpu {
     char serial[24];
     char recovery[32];
     char fabric[32];
+    char fabric_status[48];
+    char vbios[24];
 };
 
 struct fm_hardware {

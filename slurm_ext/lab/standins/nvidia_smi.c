@@ -1,4 +1,4 @@
-/* nvidia-smi: -L, --query-gpu, --query-compute-apps and the default table, with the words and exit codes of the real one. */
+/* nvidia-smi: -L, --query-gpu, --query-compute-apps, nvlink and the default table, with the words and exit codes of the real one. */
 #define _GNU_SOURCE
 #include "nvidia_smi.h"
 #include "processes.h"
@@ -128,6 +128,29 @@ static int query_processes(const struct view *view, char *names)
     return 0;
 }
 
+/* nvlink -s and -e, as R570 prints them for an H100. A lost card spoils the answer here, too. */
+static int links(const struct view *view, int errors)
+{
+    if (lost(view))
+        return EXIT_LOST;
+    for (int i = 0; i < view->hardware.gpus; i++) {
+        const struct fm_gpu *gpu = &view->hardware.gpu[i];
+        if (view->chosen >= 0 && view->chosen != i)
+            continue;
+        printf("GPU %d: %s (UUID: %s)\n", i, view->hardware.model, gpu->uuid);
+        for (int link = 0; link < view->hardware.nvlinks; link++) {
+            if (errors)
+                printf("\t Link %d: Replay Errors: %lld\n\t Link %d: Recovery Errors: 0\n\t Link %d: CRC Errors: 0\n\n",
+                       link, link ? 0 : gpu->nvlink_errors, link, link);
+            else if (link < gpu->nvlinks)
+                printf("\t Link %d: %s GB/s\n", link, view->hardware.compute >= 100 ? "53.125" : view->hardware.compute >= 90 ? "26.562" : "25");
+            else
+                printf("\t Link %d: <inactive>\n", link);
+        }
+    }
+    return 0;
+}
+
 static int table(const struct view *view)
 {
     char bus[32];
@@ -191,10 +214,14 @@ int main(int argc, char **argv)
 {
     struct view view = {.header = 1, .units = 1, .chosen = -1};
     char *gpu_fields = NULL, *process_fields = NULL, *format = NULL, *chosen = NULL, *value;
-    int listing = 0;
+    int listing = 0, nvlink = argc > 1 && !strcmp(argv[1], "nvlink"), errors = 0;
     fm_hardware_started_as(argv[0]);
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
+    for (int i = 1 + nvlink; i < argc; i++) {
+        if (nvlink && (!strcmp(argv[i], "-s") || !strcmp(argv[i], "--status")))
+            errors = 0;
+        else if (nvlink && (!strcmp(argv[i], "-e") || !strcmp(argv[i], "--errorcounters")))
+            errors = 1;
+        else if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
             listing = 1;
         else if (!strcmp(argv[i], "-i") && i + 1 < argc)
             chosen = argv[++i];
@@ -223,6 +250,8 @@ int main(int argc, char **argv)
         return result;
     if (listing)
         return list(&view);
+    if (nvlink)
+        return links(&view, errors);
     if (!gpu_fields && !process_fields)
         return table(&view);
     if (!format || strncmp(format, "csv", 3) != 0) {

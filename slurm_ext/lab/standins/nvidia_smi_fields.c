@@ -20,7 +20,7 @@ TEXT(get_uuid, "%s", gpu->uuid)
 TEXT(get_name, "%s", view->hardware.model)
 TEXT(get_serial, "%s", gpu->serial)
 TEXT(get_driver, "%s", view->hardware.driver_version)
-TEXT(get_vbios, "%s", "96.00.89.00.01")
+TEXT(get_vbios, "%s", gpu->vbios)
 TEXT(get_memory_total, "%lld", view->hardware.memory_mib)
 TEXT(get_memory_used, "%lld", gpu->memory_used_mib)
 TEXT(get_memory_free, "%lld", view->hardware.memory_mib - gpu->memory_used_mib)
@@ -37,7 +37,11 @@ TEXT(get_capability, "%d.%d", view->hardware.compute / 10, view->hardware.comput
 TEXT(get_compute_mode, "%s", "Default")
 TEXT(get_recovery, "%s", gpu->recovery)
 TEXT(get_fabric, "%s", gpu->fabric)
-TEXT(get_fabric_status, "%s", strcmp(gpu->fabric, "Completed") ? "N/A" : "Success")
+TEXT(get_fabric_status, "%s", gpu->fabric_status)
+TEXT(get_tlimit, "%d", gpu->tlimit)
+TEXT(get_hw_thermal, "%lld", gpu->hw_thermal_us)
+TEXT(get_power_brake, "%lld", gpu->power_brake_us)
+TEXT(get_sw_thermal, "%lld", gpu->sw_thermal_us)
 TEXT(get_reasons, "0x%016llX", gpu->event_reasons)
 TEXT(get_none, "%s", "[N/A]")
 TEXT(get_zero, "%s", "0")
@@ -103,6 +107,11 @@ GET(get_remap_uncorrected)
     remapped_count(gpu, out, size, gpu->remapped_uncorrected);
 }
 
+GET(get_sram_threshold)
+{
+    snprintf(out, size, "%s", yes(view, gpu->sram_threshold));
+}
+
 #define REASON(name, bit) TEXT(name, "%s", gpu->event_reasons & (bit) ? "Active" : "Not Active")
 REASON(reason_idle, 0x1)
 REASON(reason_application, 0x2)
@@ -113,6 +122,7 @@ REASON(reason_sw_thermal, 0x20)
 REASON(reason_hw_thermal, 0x40)
 REASON(reason_power_brake, 0x80)
 
+/* From which driver on is known is our own guess for the fields that came after R470. */
 static const struct field fields[] = {
     {"timestamp", 0, get_timestamp, 0},
     {"index", 0, get_index, 0},
@@ -131,6 +141,7 @@ static const struct field fields[] = {
     {"memory.used", "MiB", get_memory_used, 0},
     {"memory.free", "MiB", get_memory_free, 0},
     {"temperature.gpu", 0, get_temperature, 0},
+    {"temperature.gpu.tlimit", 0, get_tlimit, 535},
     {"utilization.gpu", "%", get_zero, 0},
     {"persistence_mode", 0, get_persistence, 0},
     {"mig.mode.current", 0, get_mig, 0},
@@ -151,6 +162,7 @@ static const struct field fields[] = {
     {"ecc.errors.corrected.aggregate.total", 0, get_corrected_aggregate, 0},
     {"ecc.errors.uncorrected.volatile.total", 0, get_uncorrected, 0},
     {"ecc.errors.uncorrected.aggregate.total", 0, get_uncorrected_aggregate, 0},
+    {"ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", 0, get_sram_threshold, 550},
     {"retired_pages.single_bit_ecc.count", 0, get_none, 0},
     {"retired_pages.double_bit.count", 0, get_none, 0},
     {"retired_pages.pending", 0, get_none, 0},
@@ -167,6 +179,10 @@ static const struct field fields[] = {
     {"clocks_event_reasons.sw_thermal_slowdown", 0, reason_sw_thermal, 535},
     {"clocks_event_reasons.hw_thermal_slowdown", 0, reason_hw_thermal, 535},
     {"clocks_event_reasons.hw_power_brake_slowdown", 0, reason_power_brake, 535},
+    {"clocks_event_reasons_counters.sw_power_cap", "us", get_zero, 560},
+    {"clocks_event_reasons_counters.sw_thermal_slowdown", "us", get_sw_thermal, 560},
+    {"clocks_event_reasons_counters.hw_thermal_slowdown", "us", get_hw_thermal, 560},
+    {"clocks_event_reasons_counters.hw_power_brake_slowdown", "us", get_power_brake, 560},
     {"clocks_throttle_reasons.active", 0, get_reasons, 0},
     {"clocks_throttle_reasons.gpu_idle", 0, reason_idle, 0},
     {"clocks_throttle_reasons.sw_power_cap", 0, reason_sw_power, 0},
