@@ -108,9 +108,20 @@ NVLINK5_UNITS: dict[str, int] = {
     "MSE_WATCHDOG": 0,
 }
 
-#: Recovery action by number (NVML field 230, Xid 154) and by nvidia-smi's word. Source: NVML's nvml.h.
-#: Newer drivers word number 2 as "OS Reboot": the number, not the words, tells the action.
-RECOVERY_NUMBERS: dict[int, str] = {0: "none", 1: "reset-gpu", 2: "reboot", 3: "drain", 4: "reset-gpu"}
+#: Xid 149, NETIR_LINK_EVT: sub-codes (bits 20 to 25 of the first word, in the layouts before and after R575 alike) whose
+#: immediate action is "ignore" though the line says Fatal: taken down by software or its user, and by the host.
+LINK_DOWN_IGNORED = frozenset((0b100110, 0b101000))
+
+#: Recovery action by number (NVML field 230, Xid 154) and by nvidia-smi's word. Source: NVML's nvml.h; 5 (R590), 6 and 7
+#: (R615) as in cuda.bindings.nvml.DeviceGpuRecoveryAction. Newer drivers word number 2 as "OS Reboot": the number, not the
+#: words, tells the action.
+RECOVERY_NUMBERS: dict[int, str] = {
+    **{0: "none", 1: "reset-gpu", 2: "reboot", 3: "drain", 4: "reset-gpu", 5: "drain", 6: "reset-gpu", 7: "reboot"}
+}
+
+#: What loading the driver anew does as well.
+RESETS = frozenset((1, 4, 6))
+
 RECOVERY_WORDS: dict[str, str] = {
     "none": "none",
     "reset": "reset-gpu",
@@ -120,4 +131,7 @@ RECOVERY_WORDS: dict[str, str] = {
     "os reboot": "reboot",
     "drain p2p": "drain",
     "drain and reset": "reset-gpu",
+    "recover imex domain": "drain",
+    "bus reset": "reset-gpu",
+    "system reboot": "reboot",
 }
