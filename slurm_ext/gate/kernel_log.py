@@ -8,7 +8,7 @@ Only what the kernel itself said counts as a driver's message: a user can write 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slurm_ext.gate.model import KernelLine
 from slurm_ext.patterns import pattern
@@ -23,9 +23,34 @@ _RFC3164 = pattern(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?:
 _TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)")
 
 
+#: What journalctl prints between two boots (-- Reboot -- before systemd 242), and the kernel's own first message.
+_SEPARATOR = pattern(r"-- (?:Boot [0-9a-f]{32}|Reboot) --")
+_FIRST = "Linux version "
+
+#: Stands for the id of a boot before the one in which the log ends, where the log does not tell the id.
+EARLIER = "earlier"
+
+
 def parse(text: str) -> list[KernelLine]:
-    """Return the kernel's messages in a text of any of the forms, in order; lines of other programs keep their tag."""
-    return [line for raw in text.splitlines() if (line := parse_line(raw)) is not None]
+    """Return the kernel's messages in a text of any of the forms, in order; lines of other programs keep their tag.
+
+    A file may hold several boots: what stands before the last beginning of one is marked as earlier.
+    """
+    lines: list[KernelLine] = []
+    began = 0
+    for raw in text.splitlines():
+        if raw.startswith("-- ") and _SEPARATOR.match(raw):
+            began = len(lines)
+        elif (line := parse_line(raw)) is not None:
+            if line.text.startswith(_FIRST):
+                began = len(lines)
+            lines.append(line)
+    return [line._replace(boot_id=line.boot_id or EARLIER) for line in lines[:began]] + lines[began:]
+
+
+def last_boot(lines: Sequence[KernelLine]) -> str:
+    """Return the id of the boot in which a log ends, nothing where it tells no ids."""
+    return next((line.boot_id for line in reversed(lines) if line.boot_id not in ("", EARLIER)), "")
 
 
 def parse_line(raw: str) -> KernelLine | None:
@@ -124,6 +149,8 @@ def kmsg_gap(records: Iterable[str]) -> bool:
 
 def same_boot(line: KernelLine, boot_id: str, boot_time_s: float | None) -> bool:
     """Say whether a message belongs to this boot, as far as can be told; what cannot be told counts as this boot's."""
+    if line.boot_id == EARLIER:
+        return False
     if line.boot_id and boot_id:
         return line.boot_id.replace("-", "") == boot_id.replace("-", "")
     if boot_time_s is not None and line.at_s is not None and not line.since_boot:

@@ -7,39 +7,39 @@ itself set back to None. Several lines of one event are one finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from slurm_ext.gate import efa_log, xid
+from slurm_ext.gate import efa_log, kernel_host, xid
 from slurm_ext.gate.kernel_log import same_boot
 from slurm_ext.gate.model import Judged, KernelLine, judged
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, strength
 
 _PCI = r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"
+#: Some messages leave the domain out where it is 0.
+_SHORT = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"
 _XID = pattern(rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:\d+)?\): (\d+)(?:,\s*(.*))?$", needs="Xid")
 _NVLINK5 = pattern(
-    r"(?:.*, )?([A-Z][A-Z0-9_/]+)\s+(Fatal|Nonfatal|Non-fatal)\s+XC\d+ i\d+ Link (-?\d+) \(0x[0-9a-f]+ (0x[0-9a-f]+)"
+    r"(?:.*, )?([A-Z][A-Z0-9_/]+)\s+(Fatal|Nonfatal|Non-fatal)\s+XC\d+ i\d+ Link (-?\d+)"
+    r" \((0x[0-9a-fA-F]+) (0x[0-9a-fA-F]+)"
 )
 _RECOVERY = pattern(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to (0x[0-9a-fA-F]+)")
-_OFF_BUS = pattern(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}:? .*fallen off the bus", needs="fallen off the bus")
-_INIT = pattern(rf"NVRM: GPU {_PCI}: (?:RmInitAdapter|rm_init_adapter) failed", needs="failed")
+_OFF_BUS = pattern(
+    rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_SHORT}:? .*fallen off the bus", needs="fallen off the bus"
+)
+#: The same on three lines: the address, the card's kind, and that it is gone (os-interface's nv.c).
+_OFF_BUS_BEGIN = pattern(rf"NVRM: The NVIDIA GPU {_SHORT}\s*$", needs="The NVIDIA GPU ")
+_INIT = pattern(rf"NVRM: GPU {_SHORT}: (?:RmInitAdapter|rm_init_adapter) failed", needs="failed")
+_PROBE = pattern(
+    rf"(?:nvidia: probe of {_SHORT} failed with error -|nvidia {_SHORT}: probe with driver nvidia failed with error -)",
+    needs="failed with error -",
+)
+_UVM = pattern(
+    r"NVRM: .*uvm encountered global fatal error 0x[0-9a-f]+, requiring os reboot", needs="global fatal error"
+)
 _SXID = pattern(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d+), (Fatal|Non-fatal)", needs="SXid")
-_CARRIER = pattern(r"(?:systemd-networkd\[\d+\]: )?(ib\w*): (?:lost carrier|[Ll]ink is [Dd]own|link down)", needs="ib")
-_NVME_TIMEOUT = pattern(r"nvme (nvme\d+): I/O .*timeout", needs="timeout")
-_NVME_DEAD = pattern(
-    r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)",
-    needs="nvme",
-)
-_EVICTED = pattern(r"LustreError: .*?(\S+?)-(osc|mdc)-\S+: This client was evicted by (\S+?);", needs="evicted")
-_OOM_JOB = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*\bjob_(\d+)", needs="oom-kill")
-_OOM_NODE = pattern(r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)\b", needs="oom-kill")
-_EDAC = pattern(r"EDAC MC\d+: \d+ (CE|UE) ", needs="EDAC MC")
-_READ_ONLY = pattern(
-    r"(?:EXT4-fs|XFS) \(?(\w+)\)?:? .*(?:Remounting filesystem read-only|Shutting down filesystem)", needs="filesystem"
-)
-_SEGFAULT = pattern(r"\S+\[\d+\]: segfault at ", needs="segfault at ")
-
-#: Carrier losses from which on one interface flaps (a single loss is a link that was taken down on purpose).
-FLAPS = 3
+#: The driver says so when it is loaded.
+_LOADED = ("NVRM: loading NVIDIA ",)
 
 #: A log that begins later than this after boot (seconds) has lost its beginning.
 LOST_START_S = 600.0
@@ -60,53 +60,99 @@ def judge(
     before: list[KernelLine] = []
     for line in lines:
         (now if same_boot(line, boot_id, boot_time_s) else before).append(line)
-    found = _merge([*_xids(now, recovery or {}), *(item for line in now for item in _other(line.text)), *_flaps(now)])
-    return [*found, *_old(before)]
+    said = [*_xids(now, recovery or {}), *(item for text in _whole(now) for item in _other(text))]
+    found = _merge([*said, *kernel_host.judge_links(line.text for line in now)])
+    return [*kernel_host.one_event(found), *_old(before)]
 
 
-def address(domain: str, bus: str, device: str) -> str:
-    """Return a PCI address as targets have it: four-digit domain, lower case, no function."""
-    return f"{int(domain, 16):04x}:{bus}:{device}".lower()
+def address(domain: str | None, bus: str, device: str) -> str:
+    """Return a PCI address as targets have it: four-digit domain (0 where it is left out), lower case, no function."""
+    return f"{int(domain or '0', 16):04x}:{bus}:{device}".lower()
+
+
+def _whole(lines: Sequence[KernelLine]) -> Iterable[str]:
+    """Yield each message, with those that belong to one sentence of the driver joined."""
+    texts = [line.text for line in lines]
+    for position, text in enumerate(texts):
+        if _OFF_BUS_BEGIN.match(text):
+            rest = [more for more in texts[position + 1 : position + 4] if more.startswith("NVRM: ")]
+            yield " ".join([text.rstrip(), *(more.removeprefix("NVRM: ") for more in rest)])
+        else:
+            yield text
+
+
+class _Event(NamedTuple):
+    """One Xid line: where it stands among the messages, its GPU, code, words behind the code, and the whole of it."""
+
+    position: int
+    gpu: str
+    code: int
+    rest: str
+    text: str
 
 
 def _xids(lines: Sequence[KernelLine], recovery: Mapping[str, str]) -> list[Judged]:
-    events: list[tuple[str, int, str, str]] = []
-    for line in lines:
+    events: list[_Event] = []
+    loaded = -1  # where the driver was last loaded: that resets every GPU
+    for position, line in enumerate(lines):
         if found := _XID.match(line.text):
-            events.append((address(found[1], found[2], found[3]), int(found[4]), found[5] or "", line.text))
-    last_action = {gpu: number for gpu, code, rest, _ in events if (number := _recovery_number(code, rest)) is not None}
+            gpu = address(found[1], found[2], found[3])
+            events.append(_Event(position, gpu, int(found[4]), found[5] or "", line.text))
+        elif line.text.startswith(_LOADED):
+            loaded = position
+    last_action: dict[str, tuple[int, _Event]] = {}  # what the driver last said that this GPU needs
+    asked: dict[str, int] = {}  # where it last asked for something
+    codes: dict[str, set[int]] = {}
+    for event in events:
+        codes.setdefault(event.gpu, set()).add(event.code)
+        number = _recovery_number(event.code, event.rest)
+        if number is not None:
+            last_action[event.gpu] = number, event
+            if number:
+                asked[event.gpu] = event.position
     items = []
-    for position, (gpu, code, rest, text) in enumerate(events):
-        if code == xid.RECOVERY_CHANGED:
+    for event in events:
+        if event.code == xid.RECOVERY_CHANGED:
             continue
-        item = _one_xid(gpu, code, rest, text, recovery.get(gpu), {other for g, other, _, _ in events if g == gpu})
-        if last_action.get(gpu) == 0 and strength(item.finding.action) >= strength("reset-gpu"):
-            healed = _healed_after(events, position)
-            if healed and item.finding.action == "reset-gpu":
-                item = judged(PASS, item.finding.id, f"gpu@{gpu}", "none", text, healed)
+        present = recovery.get(event.gpu)
+        item = _one_xid(event.gpu, event.code, event.rest, event.text, present, codes[event.gpu])
+        if item.finding.action == "reset-gpu":
+            number, told = last_action.get(event.gpu, (-1, event))
+            healed = ""
+            if number == 0 and told.position > event.position:
+                healed = told.text
+            elif event.position < loaded:
+                healed = lines[loaded].text
+            elif _is_none(present) and asked.get(event.gpu, -1) > event.position:
+                healed = "the driver asked for a reset then, and its recovery action is None now"
+            if healed:
+                item = judged(PASS, item.finding.id, f"gpu@{event.gpu}", "none", event.text, healed)
         items.append(item)
-    for gpu, number in last_action.items():
-        text = next(text for g, code, _, text in reversed(events) if g == gpu and code == xid.RECOVERY_CHANGED)
+    return items + _asked_for(last_action, recovery, loaded)
+
+
+def _asked_for(last_action: Mapping[str, tuple[int, _Event]], recovery: Mapping[str, str], loaded: int) -> list[Judged]:
+    """Return what the driver last asked for, for each GPU where that still stands."""
+    items = []
+    for gpu, (number, event) in last_action.items():
+        if _is_none(recovery.get(gpu)) or (event.position < loaded and number in xid.RESETS):
+            continue  # the driver's present state is newer than its log, and loading it anew resets
         action = xid.RECOVERY_NUMBERS.get(number)
+        id_, target = f"gpu.xid-{xid.RECOVERY_CHANGED}", f"gpu@{gpu}"
         if action is None:
-            items.append(judged(UNKNOWN, f"gpu.xid-{xid.RECOVERY_CHANGED}", f"gpu@{gpu}", "drain", text))
+            items.append(judged(UNKNOWN, id_, target, "drain", event.text))
         elif action != "none":
-            items.append(judged(FAIL, f"gpu.xid-{xid.RECOVERY_CHANGED}", f"gpu@{gpu}", action, text))
+            items.append(judged(FAIL, id_, target, action, event.text))
     return items
+
+
+def _is_none(action: str | None) -> bool:
+    return action is not None and action.lower() == "none"
 
 
 def _recovery_number(code: int, rest: str) -> int | None:
     found = _RECOVERY.search(rest) if code == xid.RECOVERY_CHANGED else None
     return int(found[1], 16) if found else None
-
-
-def _healed_after(events: Sequence[tuple[str, int, str, str]], position: int) -> str:
-    """Return the later line in which the driver set this GPU's recovery action back to None, or nothing."""
-    gpu = events[position][0]
-    for other, code, rest, text in events[position + 1 :]:
-        if other == gpu and _recovery_number(code, rest) == 0:
-            return text
-    return ""
 
 
 def _one_xid(gpu: str, code: int, rest: str, text: str, now: str | None, companions: set[int]) -> Judged:
@@ -134,8 +180,10 @@ def _nvlink5(id_: str, target: str, rest: str, text: str, now: str | None) -> Ju
     if found is None or open_bits is None:
         return judged(UNKNOWN, id_, target, "warn", text, "the unit or the layout of this line is in no table of ours")
     if found[2] == "Fatal":
+        if found[1].startswith("NETIR_LINK_EVT") and (int(found[4], 16) >> 20) & 0x3F in xid.LINK_DOWN_IGNORED:
+            return judged(WARN, id_, target, "warn", text, "a link that software or the host took down: look there")
         return judged(FAIL, id_, target, "reset-gpu", text, "marked fatal: reset the GPU")
-    if int(found[4], 16) & open_bits:
+    if int(found[5], 16) & open_bits:
         if now is None:
             return judged(UNKNOWN, id_, target, "warn", text, "the driver's recovery action decides, and was not read")
         action = xid.RECOVERY_WORDS.get(now.lower(), "drain")
@@ -151,6 +199,11 @@ def _other(text: str) -> list[Judged]:
     """Return what one message other than an Xid says."""
     if found := _INIT.match(text):
         return [judged(FAIL, "gpu.init-failed", f"gpu@{address(found[1], found[2], found[3])}", "reboot", text)]
+    if (found := _PROBE.match(text)) is not None:
+        parts = found.groups()[:3] if found[2] else found.groups()[3:]
+        return [judged(FAIL, "gpu.init-failed", f"gpu@{address(*parts)}", "reboot", text)]
+    if _UVM.match(text):
+        return [judged(FAIL, "gpu.memory-manager-failed", "node", "reboot", text)]
     if found := _OFF_BUS.match(text):
         return [judged(FAIL, "gpu.off-bus", f"gpu@{address(found[1], found[2], found[3])}", "reboot", text)]
     if found := _SXID.match(text):
@@ -159,37 +212,8 @@ def _other(text: str) -> list[Judged]:
         return [judged(word, f"nvswitch.sxid-{found[2]}", f"nvswitch:{found[1]}", action, text)]
     if item := efa_log.judge(text):
         return [item]
-    if found := _NVME_DEAD.match(text):
-        return [judged(FAIL, "disk.nvme-dead", f"disk:{found[1]}", "replace", text)]
-    if found := _NVME_TIMEOUT.match(text):
-        return [judged(WARN, "disk.nvme-timeout", f"disk:{found[1]}", "warn", text)]
-    if found := _EVICTED.match(text):
-        return [judged(WARN, "lustre.evicted", f"{'ost' if found[2] == 'osc' else 'mdt'}:{found[3]}", "warn", text)]
-    if found := _OOM_JOB.search(text):
-        return [judged(PASS, "memory.oom-cgroup", f"job:{found[1]}", "none", text)]
-    if _OOM_NODE.search(text):
-        return [judged(WARN, "memory.oom-node", "node", "warn", text)]
-    if found := _EDAC.match(text):
-        corrected = found[1] == "CE"
-        name = "memory.dimm-corrected" if corrected else "memory.dimm-uncorrected"
-        return [judged(PASS if corrected else FAIL, name, "node", "none" if corrected else "replace", text)]
-    if found := _READ_ONLY.match(text):
-        return [judged(FAIL, "disk.read-only", f"disk:{found[1]}", "reboot", text)]
-    if _SEGFAULT.match(text):
-        return [judged(PASS, "process.segfault", "node", "none", text)]
-    return []
-
-
-def _flaps(lines: Sequence[KernelLine]) -> list[Judged]:
-    losses: dict[str, list[str]] = {}
-    for line in lines:
-        if found := _CARRIER.match(line.text):
-            losses.setdefault(found[1], []).append(line.text)
-    return [
-        judged(WARN, "network.ib-flap", f"nic:{name}", "warn", f"{len(seen)} losses of carrier", seen[0])
-        for name, seen in losses.items()
-        if len(seen) >= FLAPS
-    ]
+    item = kernel_host.judge(text)
+    return [item] if item else []
 
 
 def _old(lines: Sequence[KernelLine]) -> list[Judged]:

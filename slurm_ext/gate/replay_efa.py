@@ -74,7 +74,7 @@ def judge(case: Case) -> list[Judged]:
     if logs:
         views += 1
         lines = [line for text in logs for line in kernel_log.parse(text)]
-        boot_id = str(case.context.get("boot_id", ""))
+        boot_id = str(case.context.get("boot_id", "")) or kernel_log.last_boot(lines)
         boot = _moment(case, "boot_time")
         items += efa_log.judge_lines([one.text for one in lines if kernel_log.same_boot(one, boot_id, boot)])
         told = {item.finding.target for item in items}

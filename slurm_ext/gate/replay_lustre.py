@@ -76,7 +76,8 @@ class _Reader:
         logs = [self.texts[role] for role in _LOGS if role in self.texts]
         if logs:
             lines = [line for text in logs for line in kernel_log.parse(text)]
-            boot_id, boot = str(self.case.context.get("boot_id", "")), self._moment("boot_time")
+            boot_id = str(self.case.context.get("boot_id", "")) or kernel_log.last_boot(lines)
+            boot = self._moment("boot_time")
             told = {item.finding.target for item in items}  # the state's history knows when, and of which job
             logged = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot)
             items += [i for i in logged if i.finding.id != "lustre.evicted" or i.finding.target not in told]

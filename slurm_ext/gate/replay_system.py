@@ -267,8 +267,10 @@ class _Reader:
         return None if status is None else ec2_events.judge(status, self.now_s)
 
     def _kernel(self, text: str) -> list[Judged]:
-        lines = list(kernel_log.parse(text))
-        found = kernel_rules.judge(
-            lines, boot_id=str(self.case.context.get("boot_id", "")), boot_time_s=self.case.time_s("boot_time")
+        lines = kernel_log.parse(text)
+        boot_id = str(self.case.context.get("boot_id", "")) or kernel_log.last_boot(lines)
+        boot_s = self.case.time_s("boot_time")
+        found = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot_s)
+        return found + process_rules.judge_hung(
+            [line.text for line in lines if kernel_log.same_boot(line, boot_id, boot_s)]
         )
-        return found + process_rules.judge_hung([line.text for line in lines])

@@ -1,0 +1,248 @@
+"""What kernel messages say of the machine around the GPUs: disks, file systems, memory, processors, network, Lustre. Pure.
+
+Only what cannot be a program's own fault convicts, and only by the kernel's own words. Sources: the kernel's
+drivers/nvme/host/{pci,core}.c, block/blk-core.c (blk_print_req_error), fs/ext4/super.c, fs/xfs/xfs_fsops.c,
+drivers/md/{raid0,raid1,raid5,raid10}.c, drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce (bits of MCi_STATUS, Intel SDM
+volume 3 chapter 17), mm/memory-failure.c, drivers/firmware/efi/cper.c, kernel/hung_task.c, kernel/watchdog.c,
+drivers/net/ethernet/amazon/ena; lustre/ptlrpc/import.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurm_ext.gate.model import Judged, judged
+from slurm_ext.patterns import pattern
+from slurm_ext.verdict import FAIL, PASS, WARN, strength
+
+#: One of these is in every line that `judge` knows; a line without any is passed over at once.
+_MARKS = (
+    *(
+        "nvme",
+        "rror",
+        "ilesystem",
+        "oom",
+        "locked",
+        "lockup",
+        "stall",
+        "hrottled",
+        "segfault",
+        "traps: ",
+        "BUG: ",
+        "Oops",
+    ),
+    *("evicted", "memory", "ailure", "atchdog", "severity: ", "file-max", "killed as", "Aborting"),
+)
+
+_NVME_TIMEOUT = pattern(r"nvme (nvme\d+): (?:I/O (?:tag )?\d.*timeout|controller is down; will reset)", needs="nvme ")
+_NVME_DEAD = pattern(
+    r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)",
+    needs="nvme ",
+)
+_NVME_PATH = pattern(r"block (nvme\d+n\d+): no available path - failing I/O", needs="no available path")
+#: Only a disk that stays: a floppy drive, a CD or a loop device that is read in vain says nothing of the node.
+_BLOCK = pattern(
+    r"(?:blk_update_request: |print_req_error: )?(?:I/O|critical (?:medium|target|space allocation|nexus)|"
+    r"(?:operation not supported)|protection|device resource) error, dev (nvme\d+n\d+|sd[a-z]+|xvd[a-z]+), sector",
+    needs="error, dev ",
+)
+_BUFFER = pattern(
+    r"Buffer I/O error on dev(?:ice)? ((?:nvme\d+n\d+|sd[a-z]+|xvd[a-z]+|md\d+)(?:p?\d+)?), ", needs="Buffer I/O"
+)
+_TURNED = pattern(
+    r"(?:EXT[234]-fs|XFS|F2FS-fs)(?: error)? \((?:device )?([\w-]+)\): .{0,200}?"
+    r"(?:Remounting filesystem read-only|Shutting down filesystem|Filesystem has been shut down)",
+    needs="ilesystem",
+)
+_FORCED = pattern(r"BTRFS(?: \w+)? \(device ([\w-]+)(?: state \w+)?\):? .*forced readonly", needs="forced readonly")
+_ABORTED = pattern(r"Aborting journal on device ([\w-]+?)(?:-\d+)?\.", needs="Aborting journal")
+_FS_ERROR = pattern(r"EXT[234]-fs error \(device ([\w-]+)\)", needs="-fs error")
+_XFS_ERROR = pattern(
+    r"XFS \(([\w-]+)\): (?:Metadata (?:corruption|CRC error) detected|Corruption detected|log I/O error)", needs="XFS ("
+)
+_RAID = pattern(
+    r"md/(raid\w*|linear|faulty):(\w+): Disk failure on (\S+?),? (?:detected|disabling)", needs="Disk failure"
+)
+
+_EVICTED = pattern(r"LustreError: .*?(\S+?)-(osc|mdc)-\S+: This client was evicted by (\S+?);", needs="evicted")
+_CONNECTION = pattern(
+    r"Lustre(?:Error)?: (?:\S+:\S+:)?.*?(\S+)-(osc|mdc)-\S+: Connection (?:to (\S+)(?: \(at \S+\))? was (lost)|restored to (\S+))",
+    needs="Connection ",
+)
+
+_OOM_JOB = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*\bjob_(\d+)", needs="oom-kill")
+_OOM_OLD = pattern(r"(?:Task in|memory: .*) (\S*/job_(\d+)\S*) killed as a result of limit", needs="killed as a result")
+_OOM_CGROUP = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b", needs="oom-kill")
+_OOM_NODE = pattern(r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)\b", needs="oom-kill")
+_OOM_NODE_OLD = pattern(r"Out of memory: Kill(?:ed)? process \d+", needs="Out of memory: Kill")
+_EDAC = pattern(r"EDAC (?:\w+ )?MC\d+: \d+ (CE|UE) ", needs="EDAC ")
+_MCE_BANK = pattern(
+    r"(?:mce: )?\[Hardware Error\]: CPU:? ?\d+.*?(?:Machine Check(?: Exception)?: \w+ Bank \d+: |MC\d+_STATUS\S*: (?:0x)?)([0-9a-f]{16})",
+    needs="Hardware Error",
+)
+_MCE_WORD = pattern(
+    r"(?:mce: )?\[Hardware Error\]: (Corrected error|Deferred error|Uncorrected|Fatal error|Machine check events logged)",
+    needs="Hardware Error",
+)
+_CPER = pattern(r"\{\d+\}\[Hardware Error\]: event severity: (\w+)", needs="event severity: ")
+_POISONED = pattern(r"Memory failure: 0x[0-9a-f]+: (.*)", needs="Memory failure: ")
+
+_HUNG = pattern(r"INFO: task .{1,64}:\d+ blocked for more than \d+ seconds", needs="blocked for more")
+_LOCKUP = pattern(
+    r"(?:.*?)(?:soft lockup - CPU#\d+ stuck|Watchdog detected hard LOCKUP|rcu\w* ?(?:self-)?detected (?:expedited )?stall|"
+    r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall)"
+)
+_OOPS = pattern(
+    r"BUG: (?:unable to handle|kernel NULL pointer|stack guard page)|Oops: |general protection fault, |kernel BUG at ",
+)
+_THROTTLED = pattern(r"(?:mce: )?CPU\d+: (?:Core|Package) temperature (?:is )?above threshold", needs="above threshold")
+_FILES = pattern(r"VFS: file-max limit \d+ reached", needs="file-max")
+_SEGFAULT = pattern(r"(?:\S+\[\d+\]: segfault at |traps: \S+\[\d+\])")
+_ENA = pattern(r"ena [0-9a-f:.]+ (\w+): (?:Keep alive watchdog timeout|.*Trigger reset)", needs="ena ")
+_CARRIER = pattern(
+    r"(?:systemd-networkd\[\d+\]: )?(?:(?:ena|mlx5_core|igb|ixgbe|i40e|ice|bnxt_en) [0-9a-f:.]+ )?(ib\w*|en[osp]\w+|eth\d+): "
+    r"(?:lost carrier|[Ll]ink is [Dd]own|link down|NIC Link is Down)",
+    needs=": ",
+)
+
+#: Bits of MCi_STATUS: the entry is valid, and the error was not corrected (Intel SDM, AMD APM; the same for both).
+_VALID, _UNCORRECTED = 1 << 63, 1 << 61
+#: Carrier losses from which on one interface flaps (a single loss is a link that was taken down on purpose).
+FLAPS = 3
+
+
+def judge(text: str) -> Judged | None:
+    """Return what one kernel message says of the machine, None where it says nothing."""
+    if not any(mark in text for mark in _MARKS):
+        return None
+    return _disk(text) or _memory(text) or _processor(text) or _rest(text)
+
+
+def _disk(text: str) -> Judged | None:
+    if found := _NVME_DEAD.match(text):
+        return judged(FAIL, "disk.nvme-dead", f"disk:{found[1]}", "replace", text)
+    if found := _NVME_TIMEOUT.match(text):
+        return judged(WARN, "disk.nvme-timeout", f"disk:{found[1]}", "warn", text)
+    if found := _NVME_PATH.match(text) or _BLOCK.match(text) or _BUFFER.match(text):
+        return judged(FAIL, "disk.error", f"disk:{found[1]}", "replace", text)
+    if found := _TURNED.match(text) or _FORCED.match(text) or _ABORTED.match(text):
+        return judged(FAIL, "disk.read-only", f"disk:{found[1]}", "reboot", text)
+    if found := _FS_ERROR.match(text) or _XFS_ERROR.match(text):
+        return judged(WARN, "disk.file-system-error", f"disk:{found[1]}", "warn", text)
+    if found := _RAID.match(text):
+        lost = found[1] in ("raid0", "linear")
+        id_, word, action = ("raid.broken", FAIL, "replace") if lost else ("raid.degraded", WARN, "warn")
+        return judged(word, id_, f"disk:{found[2]}", action, text)
+    return None
+
+
+def _memory(text: str) -> Judged | None:
+    if found := _OOM_JOB.search(text):
+        return judged(PASS, "memory.oom-cgroup", f"job:{found[1]}", "none", text)
+    if found := _OOM_OLD.search(text):
+        return judged(PASS, "memory.oom-cgroup", f"job:{found[2]}", "none", text)
+    if _OOM_CGROUP.search(text):  # another cgroup's limit: a container's or a service's
+        return judged(PASS, "memory.oom-cgroup", "node", "none", text)
+    if _OOM_NODE.search(text) or _OOM_NODE_OLD.match(text):
+        return judged(WARN, "memory.oom-node", "node", "warn", text)
+    if found := _EDAC.match(text):
+        return _dimm(text, corrected=found[1] == "CE")
+    if found := _MCE_BANK.match(text):
+        status = int(found[1], 16)
+        return _dimm(text, corrected=not status & _UNCORRECTED) if status & _VALID else None
+    if found := _MCE_WORD.match(text):
+        if found[1] == "Deferred error":
+            return judged(WARN, "host.memory-poisoned", "node", "warn", text)
+        return _dimm(text, corrected=found[1] in ("Corrected error", "Machine check events logged"))
+    if found := _CPER.match(text):
+        if found[1] in ("corrected", "info"):
+            return judged(PASS, "memory.dimm-corrected", "node", "none", text)
+        fatal = found[1] == "fatal"
+        return _dimm(text, corrected=False) if fatal else judged(WARN, "host.memory-poisoned", "node", "warn", text)
+    if found := _POISONED.match(text):
+        if "due to hardware memory corruption" in found[1]:  # it killed a program
+            return _dimm(text, corrected=False)
+        return judged(WARN, "host.memory-poisoned", "node", "warn", text)
+    return None
+
+
+def _dimm(text: str, *, corrected: bool) -> Judged:
+    if corrected:
+        return judged(PASS, "memory.dimm-corrected", "node", "none", text)
+    return judged(FAIL, "memory.dimm-uncorrected", "node", "replace", text)
+
+
+def _processor(text: str) -> Judged | None:
+    """Return what watchdogs say: a warning, since what was late may have gone on."""
+    if _HUNG.match(text):
+        return judged(WARN, "process.hung-task", "node", "warn", text)
+    if ("lockup" in text or "LOCKUP" in text or "stall" in text) and _LOCKUP.match(text):
+        return judged(WARN, "host.lockup", "node", "warn", text)
+    if _OOPS.match(text):
+        return judged(WARN, "host.kernel-fault", "node", "reboot", text)
+    if _THROTTLED.match(text):
+        return judged(WARN, "host.cpu-throttled", "node", "warn", text)
+    return None
+
+
+def _rest(text: str) -> Judged | None:
+    if found := _EVICTED.match(text):
+        return judged(WARN, "lustre.evicted", f"{'ost' if found[2] == 'osc' else 'mdt'}:{found[3]}", "warn", text)
+    if found := _ENA.match(text):
+        return judged(WARN, "network.nic-reset", f"nic:{found[1]}", "warn", text)
+    if _FILES.match(text):
+        return judged(WARN, "host.file-limit", "node", "warn", text)
+    if _SEGFAULT.match(text):
+        return judged(PASS, "process.segfault", "node", "none", text)
+    return None
+
+
+def judge_links(texts: Iterable[str]) -> list[Judged]:
+    """Return what several messages say together: carriers that came and went, connections of Lustre that did not come back."""
+    losses: dict[str, list[str]] = {}
+    away: dict[str, str] = {}
+    back: dict[str, str] = {}
+    for text in texts:
+        if "arrier" in text or "ink " in text:
+            if found := _CARRIER.match(text):
+                losses.setdefault(found[1], []).append(text)
+        elif "Connection " in text and (found := _CONNECTION.match(text)):
+            where = f"{'ost' if found[2] == 'osc' else 'mdt'}:{found[3] or found[5]}"
+            if found[4]:
+                away[where] = text
+                back.pop(where, None)
+            elif away.pop(where, None):
+                back[where] = text
+    items = [
+        judged(
+            WARN,
+            "network.ib-flap" if name.startswith("ib") else "network.flap",
+            f"nic:{name}",
+            "warn",
+            f"{len(seen)} losses of carrier",
+            seen[0],
+        )
+        for name, seen in losses.items()
+        if len(seen) >= FLAPS
+    ]
+    items += [judged(WARN, "lustre.connection-lost", where, "warn", text) for where, text in away.items()]
+    return items + [judged(PASS, "lustre.connection-restored", where, "none", text) for where, text in back.items()]
+
+
+def one_event(items: Sequence[Judged]) -> list[Judged]:
+    """Return one finding for each disk, Lustre target and memory: a controller that dies takes its blocks along."""
+    best: dict[str, Judged] = {}
+    for item in items:
+        key = _part(item.finding.target)
+        if key and (key not in best or strength(item.finding.action) > strength(best[key].finding.action)):
+            best[key] = item
+    grave = any(item.finding.id == "memory.dimm-uncorrected" for item in items)
+    kept = [item for item in items if (key := _part(item.finding.target)) == "" or best[key] is item]
+    return [item for item in kept if not (grave and item.finding.id == "memory.dimm-corrected")]
+
+
+def _part(target: str) -> str:
+    """Return the part that a target belongs to: `disk:nvme2` for its block device `disk:nvme2n1p1`; nothing for others."""
+    if target.startswith("disk:nvme"):
+        return "disk:nvme" + target[len("disk:nvme") :].partition("n")[0]
+    return target if target.startswith(("disk:", "ost:", "mdt:")) else ""
