@@ -120,5 +120,8 @@ def _grown(name: str, first: Mapping[str, int], last: Mapping[str, int], seconds
         growth = _growth(first[counter], last[counter])
         if growth / seconds >= limit:
             found.setdefault(id_, []).append(f"{counter} grew by {growth} in {seconds:g} s")
+    # What timed out was sent again: one event, and its gravest word is the time-out.
+    if "efa.retransmission-timeouts" in found and "efa.retransmissions" in found:
+        found["efa.retransmission-timeouts"] += found.pop("efa.retransmissions")
     # A refused command of the window is told by `judge`, with the count since the driver was loaded.
     return [judged(WARN, id_, f"efa:{name}", "warn", *lines) for id_, lines in found.items()]
