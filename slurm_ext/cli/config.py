@@ -37,7 +37,7 @@ def check(context: click.Context, file: str | None, as_json: bool) -> None:
         raise LackingError(
             "there is no fmslurm.yaml, so the defaults hold", remedy="Name a file, or set FMSLURM_CONFIG"
         )
-    parsed = yaml_file.parse(yaml_file.read_bytes(path))
+    parsed = with_checks(yaml_file.parse(yaml_file.read_bytes(path)))
     if as_json:
         problems = [problem._asdict() for problem in parsed.problems]
         say_json({"file": path, "ok": not problems, "problems": problems, "source_hash": parsed.settings.source_hash})
@@ -48,6 +48,20 @@ def check(context: click.Context, file: str | None, as_json: bool) -> None:
             click.echo(f"{path}: {len(parsed.lines)} lines set something, nothing is wrong")
     if parsed.problems:
         context.exit(EXIT_FINDING)
+
+
+def with_checks(parsed: yaml_file.Parsed) -> yaml_file.Parsed:
+    """Return what a file says with a problem for each word of `gate.disabled` that names no check."""
+    if not parsed.settings.gate.disabled:
+        return parsed
+    from slurm_ext.gate import disabled
+
+    more = []
+    for place, what in disabled.wrong(parsed.settings.gate.disabled):
+        at = f"gate.disabled[{place}]"
+        more.append(yaml_file.Problem(parsed.items.get(at, parsed.lines.get("gate.disabled", 0)), at, what))
+    problems = sorted((*parsed.problems, *more), key=lambda problem: problem.line)
+    return parsed._replace(problems=tuple(problems))
 
 
 @config.command()
@@ -109,7 +123,10 @@ def push(dry_run: bool, as_json: bool) -> None:
         raise LackingError(
             "there is no fmslurm.yaml to push", remedy="Write one; `fmslurm config show --yaml` prints it"
         )
-    settings = yaml_file.load(path)
+    parsed = with_checks(yaml_file.parse(yaml_file.read_bytes(path)))
+    if parsed.problems:
+        raise yaml_file.InvalidSettingsError(path, parsed.problems)
+    settings = parsed.settings
     if dry_run:
         _needs_share(settings, path)
         stamped = settings._replace(generation=_generation(settings) + 1)

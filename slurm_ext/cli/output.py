@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from slurm_ext.errors import UsageError
 from slurm_ext.files import write_atomic
 
 SCHEMA = 1
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def say_json(data: Mapping[str, Any]) -> None:
@@ -26,6 +28,31 @@ def say_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, header: boo
     widths = [max((len(row[column]) for row in every), default=0) for column in range(len(head))]
     for row in every:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def fields_option(*known: str) -> Callable[[Command], Command]:
+    """Return click's options `-o FIELDS --noheader` for a table of the columns `known`: arguments `fields` and `noheader`."""
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+        chosen = tuple(word.strip().lower() for word in value.split(",") if word.strip())
+        if unknown := [word for word in chosen if word not in known]:
+            raise UsageError(f"no column is called {', '.join(unknown)}", remedy=f"There are: {', '.join(known)}")
+        return chosen
+
+    def decorate(command: Command) -> Command:
+        command = click.option("--noheader", is_flag=True, help="No line of column names.")(command)
+        names = f"Columns, by comma: {', '.join(known)}."
+        return click.option("-o", "--fields", default="", metavar="FIELDS", callback=checked, help=names)(command)
+
+    return decorate
+
+
+def say_fields(
+    rows: Sequence[Mapping[str, str]], default: Sequence[str], *, fields: Sequence[str] = (), noheader: bool = False
+) -> None:
+    """Print rows as a table of the columns that were chosen, else of those in `default`."""
+    chosen = fields or default
+    say_table([name.upper() for name in chosen], [[row[name] for name in chosen] for row in rows], header=not noheader)
 
 
 def write_named(path: str, text: str) -> None:

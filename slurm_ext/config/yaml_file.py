@@ -40,6 +40,7 @@ class Parsed(NamedTuple):
     settings: Settings
     problems: tuple[Problem, ...]
     lines: Mapping[str, int]
+    items: Mapping[str, int] = {}  # `section.key[0]` -> the line of that item of a list
 
 
 class InvalidSettingsError(ConfigError):
@@ -104,7 +105,9 @@ def parse(content: bytes) -> Parsed:
         for key, what in check_together(settings):
             reader.problems.append(Problem(reader.lines.get(key, reader.lines.get(key.split("[")[0], 0)), key, what))
     problems = tuple(sorted(reader.problems, key=lambda problem: problem.line))
-    return Parsed(settings._replace(source_hash=hashlib.sha256(content).hexdigest()), problems, reader.lines)
+    return Parsed(
+        settings._replace(source_hash=hashlib.sha256(content).hexdigest()), problems, reader.lines, reader.items
+    )
 
 
 class _NotYamlError(Exception):
@@ -143,6 +146,7 @@ class _Reader:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.lines: dict[str, int] = {}
+        self.items: dict[str, int] = {}
 
     def wrong(self, node: yaml.Node, key: str, what: str) -> None:
         self.problems.append(Problem(node.start_mark.line + 1, key, what))
@@ -214,6 +218,8 @@ class _Reader:
             return tuple(
                 model.Tier(**self.values(item, "tiers", f"{at}[{number}]")) for number, item in enumerate(node.value)
             )
+        for number, item in enumerate(node.value):
+            self.items[f"{at}[{number}]"] = item.start_mark.line + 1
         return tuple(self.scalar(item, key, f"{at}[{number}]") for number, item in enumerate(node.value))
 
     def scalar(self, node: yaml.Node, key: Key, at: str) -> Any:

@@ -60,6 +60,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     within(REST_S + settings.gate.deadline_s + together.wait_s(job, settings, mode=rungs.burnin))
     if rungs == Modes("off", "off", "off", "off"):
         return PASS
+    if settings.gate.disabled:
+        from slurm_ext.hooks import disabled
+
+        disabled.tell(settings, job.node, share)
     passed = _check(job, settings, rungs, share, began)._replace(began=began)
     return _act(job, settings, rungs, share, passed, started, seen.why)
 

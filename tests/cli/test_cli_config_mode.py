@@ -219,3 +219,15 @@ def test_the_switch_works_though_the_file_has_a_mistake_elsewhere(site: Site) ->
     assert shared.switches(str(site.share)) == ()
     site.path.write_text(site.text.replace("share:", "shar:"))
     assert site.run("off", "--reason", "no share to be found")[0] == 3
+
+
+def test_a_disabled_check_that_does_not_exist_is_named_with_its_line(site: Site) -> None:
+    site.path.write_text(site.text + "gate:\n  disabled:\n    - gpu.persistence-off\n    - gpu.losst\n")
+    code, out, _ = site.run("config", "check")
+    assert code == 1
+    line = len(site.path.read_text().splitlines())
+    assert out == f"{site.path}:{line}: gate.disabled[1]: no check is called 'gpu.losst'. Did you mean gpu.lost?\n"
+    code, _, err = site.run("config", "push")
+    assert code == 3
+    assert "gpu.losst" in err
+    assert site.run("config", "show")[0] == 0, "it stops nothing but the push"
