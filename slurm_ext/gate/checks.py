@@ -51,12 +51,6 @@ OWN: tuple[Check, ...] = (
     Check("gpu.off-bus", "a GPU has fallen off the bus (kernel log)", "fail, reboot", cost=_LOG),
     Check("nvswitch.sxid-", "SXid lines of this boot", "fatal: fail, reboot; else warn", cost=_LOG),
     Check("kernel.", "the kernel log cannot be read, or its older lines are gone", "unknown, or warn", cost=_LOG),
-    Check(
-        "efa.missing",
-        "fewer EFA devices than the instance type has",
-        "fail, replace (unless burnin.transport is socket)",
-        cost=_FILES,
-    ),
     Check("efa.no-completion", "kernel lines about an EFA device that no longer answers", "fail, replace", cost=_LOG),
     Check("efa.command-error", "kernel lines about a command that an EFA device refused", "warn", cost=_LOG),
     Check(

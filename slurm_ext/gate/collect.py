@@ -173,7 +173,11 @@ def _read_kmsg(path: str) -> list[str]:
 
 
 def _efa(root: str) -> int | None:
-    """Count RDMA devices of Amazon's vendor id; None where the folder cannot be read, 0 where there is none."""
+    """Count what the EFA driver has bound, else RDMA devices of Amazon's vendor id; None where that cannot be read."""
+    try:
+        return sum(name[4:5] == ":" for name in os.listdir(os.path.join(root, "sys/bus/pci/drivers/efa")))
+    except OSError:
+        pass
     folder = os.path.join(root, "sys/class/infiniband")
     try:
         names = os.listdir(folder)

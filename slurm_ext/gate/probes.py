@@ -20,7 +20,9 @@ PROLOG, EPILOG, HEALTH = "prolog", "epilog", "health"
 PHASES = (PROLOG, EPILOG, HEALTH)
 
 #: Name of a probe -> the phases it runs in.
-PROBES: Mapping[str, Sequence[str]] = {}
+PROBES: Mapping[str, Sequence[str]] = {
+    "efa": PHASES,
+}
 
 
 class Check(NamedTuple):

@@ -38,7 +38,7 @@ def judge(
     job: Job = Job(),  # noqa: B008 - a NamedTuple
 ) -> list[Judged]:
     """Return what the facts say, without the findings that `gate.disabled` names. `row` is None for an unknown type."""
-    items = [*_gpus(facts, row), *_held(facts, row, job), *_kernel(facts), *_efa(facts, settings, row)]
+    items = [*_gpus(facts, row), *_held(facts, row, job), *_kernel(facts)]
     if facts.links is not None:
         items += _links(facts, row)
     for probe in facts.scratch:
@@ -117,17 +117,6 @@ def _kernel(facts: Facts) -> list[Judged]:
         line = "older messages of this boot have left the ring; what they said is not known"
         items.append(judged(WARN, "kernel.log-incomplete", "node", "none", line))
     return items
-
-
-def _efa(facts: Facts, settings: Settings, row: InstanceType | None) -> list[Judged]:
-    if row is None or not row.efa_devices or (settings.burnin.transport != "efa" and not facts.efa_devices):
-        return []
-    if facts.efa_devices is None:
-        return [judged(UNKNOWN, "efa.unreadable", "node", "none", "the list of RDMA devices cannot be read")]
-    if facts.efa_devices >= row.efa_devices:
-        return []
-    line = f"{facts.efa_devices} of {row.efa_devices} EFA devices of {row.name} are there"
-    return [judged(FAIL, "efa.missing", "node", "replace", line)]
 
 
 def _scratch(probe: Probe, min_free_percent: float) -> list[Judged]:

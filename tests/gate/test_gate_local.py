@@ -180,16 +180,6 @@ def test_lustre(probe, mounts, verdict, rule):
     assert (found.verdict, found.rule) == (verdict, rule)
 
 
-def test_efa_is_counted_against_the_type_where_the_site_uses_it():
-    efa = Settings()._replace(gate=Settings().gate._replace(disabled=("gpu.smi-absent",)))
-    socket = efa._replace(burnin=efa.burnin._replace(transport="socket"))
-    assert judge(efa, efa_devices=31).rule == "efa.missing"
-    assert judge(efa, efa_devices=0).verdict == FAIL
-    assert judge(socket, efa_devices=0).verdict == PASS
-    assert judge(efa, row="nonesuch", efa_devices=0).verdict == PASS
-    assert judge(efa, efa_devices=None).verdict == UNKNOWN
-
-
 def test_a_clock_without_a_daemon_is_a_note_and_a_lost_log_holds_no_job():
     off = Settings()._replace(gate=Settings().gate._replace(disabled=("gpu.smi-absent",)))
     assert judge(off, clock_synchronised=False).verdict == WARN
