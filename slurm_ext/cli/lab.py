@@ -134,7 +134,11 @@ def restart(directory: str, node: str | None, timeout_s: float) -> None:
 @click.argument("kind", type=click.Choice(list(faults.KINDS)))
 @click.option("--gpu", type=int, help="which GPU, from 0 (gpu-*, ecc, rail-slow; nccl-*: all by default)")
 @click.option("--xid", type=int, help="which Xid (gpu-xid; 79 by default)")
-@click.option("--count", type=int, help="errors (ecc; 2), adapters found (nic-count), packets per GB (efa-retransmit)")
+@click.option(
+    "--count",
+    type=int,
+    help="errors (ecc; 2), adapters found (nic-count), packets per GB (efa-retransmit) or lost (efa-errors)",
+)
 @click.option("--rate", help="as tc writes it (slow-link; 100mbit by default; rail-slow: 20mbit)")
 @click.option("--where", help="init, allreduce or allreduce:N (nccl-*; allreduce by default); gpu-dstate: also context")
 @click.option("--how", help="stale, eio or hang (lustre-stale; stale by default); send or recv (nccl-wrong-result)")

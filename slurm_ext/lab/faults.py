@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import build, faults_hardware, faults_nccl, faults_real
+from slurm_ext.lab import build, faults_efa, faults_hardware, faults_nccl, faults_real
 from slurm_ext.lab.fault_site import Site
 from slurm_ext.lab.model import State
 
@@ -31,6 +31,8 @@ KINDS: dict[str, Kind] = {
     ),
     "ecc": Kind(faults_hardware.ecc, faults_hardware.heal_gpu, ("gpu", "count"), "uncorrected ECC errors on a GPU"),
     "gpu-lost": Kind(faults_hardware.gpu_lost, faults_hardware.heal_gpu, ("gpu",), "a GPU that answers no more"),
+    "efa-lost": Kind(faults_efa.lost, faults_efa.heal_lost, (), "an EFA device is gone"),
+    "efa-errors": Kind(faults_efa.errors, faults_efa.heal_errors, ("count",), "an EFA device counts lost packets"),
     "slow-link": Kind(faults_real.slow_link, faults_real.heal_slow_link, ("rate",), "the node's link is slow"),
     "cut": Kind(faults_real.cut, faults_real.heal_cut, (), "the node's link is down"),
     **{
