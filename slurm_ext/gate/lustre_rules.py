@@ -76,7 +76,7 @@ def _one(item: Import, window: Window) -> list[Judged]:
 
 
 def _bad(item: Import, window: Window) -> Judged:
-    since = _since(item)
+    since = bad_since(item)
     age = window.now_s - since if since is not None and window.now_s is not None else None
     told = f"{item.state}{f' for {age:.0f} s' if age is not None and age >= 0 else ''}"
     if item.state not in STATES:
@@ -91,7 +91,7 @@ def _bad(item: Import, window: Window) -> Judged:
     return judged(FAIL, "lustre.import-bad", item.where, "drain", f"{told}: calls that need it hang or fail")
 
 
-def _since(item: Import) -> float | None:
+def bad_since(item: Import) -> float | None:
     """Return when the connection was last good; where the history tells of no such time, its first entry."""
     since = None
     for at, state in item.history:

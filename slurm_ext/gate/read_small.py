@@ -1,0 +1,90 @@
+"""Small files and folders of the kernel and of a node, read with a limit and never through a link that has the last name.
+
+None means that it could not be read; nothing raises. Standard library only, light to import: the prolog's quick look uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+#: A folder is read no further than this many names.
+MOST_NAMES = 4096
+
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FOLDER = _FILE | os.O_DIRECTORY
+
+
+class Entry(NamedTuple):
+    """One entry of a folder as lstat tells it."""
+
+    name: str
+    uid: int
+    held_bytes: int  # in blocks: a sparse file holds less than it is long
+    is_file: bool
+
+
+def text(path: str, most: int = 4096) -> str | None:
+    """Return a file's text, `most` bytes of it at most."""
+    said = read(path, most)
+    return said if isinstance(said, str) else None
+
+
+def read(path: str, most: int = 4096) -> str | OSError:
+    """Return a file's text, `most` bytes of it at most, or why it could not be read."""
+    try:
+        descriptor = os.open(path, _FILE)
+    except (OSError, ValueError) as exc:
+        return exc if isinstance(exc, OSError) else OSError(errno.EINVAL, "a name that cannot be one")
+    try:
+        parts, left = [], most
+        # /proc gives a large file in pieces; an empty piece is its end.
+        while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts).decode("utf-8", "replace")
+    except OSError as exc:
+        return exc
+    finally:
+        os.close(descriptor)
+
+
+def number(path: str) -> int | None:
+    """Return the whole number that a small file holds."""
+    said = (text(path, 64) or "").strip()
+    return int(said) if said.isascii() and said.isdigit() else None
+
+
+def names(path: str) -> list[str] | None:
+    """Return the names in a folder, MOST_NAMES of them at most; an absent folder has none."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        return None
+
+
+def entries(path: str) -> list[Entry] | None:
+    """Return what lies in a folder that users may write to: nothing is followed, nothing is opened."""
+    found: list[Entry] = []
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except (OSError, ValueError):
+        return None
+    try:
+        with os.scandir(descriptor) as listed:
+            for entry, _ in zip(listed, range(MOST_NAMES), strict=False):
+                try:
+                    state = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # gone meanwhile
+                found.append(Entry(entry.name, state.st_uid, state.st_blocks * 512, stat.S_ISREG(state.st_mode)))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return found

@@ -1,0 +1,104 @@
+"""What systemd says of the services that a job needs, in the health check alone: one bounded question for all of them.
+
+A service that runs without systemd knowing (in a container, by hand) is no failure: its program in the process list, or its
+socket, speaks for it. A missing systemctl says nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from slurm_ext import command
+from slurm_ext.aws import catalogue
+from slurm_ext.errors import CommandNotFoundError
+from slurm_ext.gate import read_small, service_rules
+from slurm_ext.gate.model import Judged, judged
+from slurm_ext.gate.probes import Here
+from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+
+#: Unit -> names of its program as /proc/PID/stat has them (15 characters). slurmd is not among them: it has just started us.
+UNITS: dict[str, tuple[str, ...]] = {
+    "munge.service": ("munged",),
+    "nvidia-fabricmanager.service": ("nv-fabricmanage",),
+    "nvidia-persistenced.service": ("nvidia-persiste",),
+    "nvidia-imex.service": ("nvidia-imex",),
+    "nvidia-dcgm.service": ("nv-hostengine",),
+    "chronyd.service": ("chronyd",),
+    "chrony.service": ("chronyd",),
+    "systemd-timesyncd.service": ("systemd-timesyn",),
+}
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState"
+
+#: What `systemctl show` would print on a simulated node.
+LAB_ANSWER = "etc/fmslurm-lab/systemctl-show.txt"
+MUNGE_SOCKET = "/run/munge/munge.socket.2"
+TIMEOUT_S = 3.0
+
+
+def look(here: Here, programs: frozenset[str]) -> list[Judged]:
+    """Ask systemd and judge its answer; `programs` are the names of all that runs."""
+    if here.root != "/":
+        said = read_small.text(here.path(LAB_ANSWER), 1 << 16)
+        return [] if said is None else judge(said, here.instance_type(), programs, munge_answers=False)
+    try:
+        ran = command.run(
+            ["systemctl", "show", "-p", _PROPERTIES, *UNITS], timeout_s=TIMEOUT_S, max_output_bytes=1 << 16
+        )
+    except CommandNotFoundError:
+        return []
+    if not ran.ok:
+        return [judged(UNKNOWN, "service.no-answer", "node", "none", ran.words())]
+    answers = _answers(here.settings.site.munge_socket or MUNGE_SOCKET)
+    return judge(ran.stdout, here.instance_type(), programs, munge_answers=answers)
+
+
+def _answers(path: str) -> bool:
+    """Return whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(1.0)
+        try:
+            asked.connect(path)
+        except (OSError, ValueError):
+            return False
+    return True
+
+
+def judge(text: str, instance_type: str, programs: frozenset[str], *, munge_answers: bool) -> list[Judged]:
+    """Return what the units say for a type, without those whose program runs all the same. Pure."""
+    units = service_rules.parse(text) or []
+    running = {unit for unit, names in UNITS.items() if not programs.isdisjoint(names)}
+    if munge_answers:
+        running.add("munge.service")
+    asked = [
+        unit._replace(wanted=_wanted(text, unit.name))
+        for unit in units
+        if unit.name in UNITS and unit.name not in running and unit.active and not _absent(unit)
+    ]
+    items = service_rules.judge([*asked, *_running_clocks(units, running)], instance_type)
+    # A fabric manager that is not installed under a name of ours, on a type that needs one: which other name it has, and whether
+    # the GPUs are joined, the driver knows. That is asked of the driver.
+    return [
+        item._replace(verdict=WARN) if item.verdict == FAIL and "not-found" in "".join(item.finding.evidence) else item
+        for item in items
+        if item.verdict != UNKNOWN or catalogue.host(instance_type) is not None
+    ]
+
+
+def _absent(unit: service_rules.Unit) -> bool:
+    """Return whether a unit is not installed and its type decides: only the fabric manager's absence says anything."""
+    return unit.load == "not-found" and "fabricmanager" not in unit.name
+
+
+def _running_clocks(units: list[service_rules.Unit], running: set[str]) -> list[service_rules.Unit]:
+    """Return the time daemons that run, so that those at rest beside them are no finding."""
+    clocks = ("chronyd.service", "chrony.service", "systemd-timesyncd.service")
+    return [
+        unit._replace(active="active", load="loaded") for unit in units if unit.name in clocks and unit.name in running
+    ]
+
+
+def _wanted(text: str, name: str) -> bool | None:
+    """Return whether a unit is started at boot, by its own block."""
+    block = next((part for part in text.split("\n\n") if f"Id={name}\n" in f"{part}\n"), "")
+    word = next((line[14:] for line in block.splitlines() if line.startswith("UnitFileState=")), "")
+    return True if word.startswith("enabled") else False if word == "disabled" else None
