@@ -56,6 +56,8 @@ class Gate(NamedTuple):
     lustre_mounts: tuple[str, ...] = ()  # mount points that must answer
     min_free_percent: float = 5.0
     dcgm_job_mapping_dir: str = ""  # where dcgm-exporter reads which job has which GPU; empty: written nowhere
+    slow_check: str = "off"  # off, dcgm-r1, dcgm-r2: DCGM's diagnostic on idle nodes, r2 only on those that are out
+    slow_every_h: float = 24.0
 
 
 class Burnin(NamedTuple):
@@ -209,6 +211,7 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("site", "backend"): ("auto", "cli", "pyslurm", "slurmrestd"),
     **{("mode", room): MODES for room in ROOMS},
     ("gate", "on_unknown"): ("pass", "requeue"),
+    ("gate", "slow_check"): ("off", "dcgm-r1", "dcgm-r2"),
     ("burnin", "on_unknown"): ("pass", "requeue", "hold"),
     ("burnin", "on_absent"): ("pass", "requeue", "hold"),
     ("burnin", "on_fabric"): ("pass", "requeue", "hold"),

@@ -42,6 +42,7 @@ UNITS: dict[str, tuple[str, float, float]] = {
 #: Keys whose bounds differ from their unit's.
 RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("gate", "deadline_s"): (0.5, 600),
+    ("gate", "slow_every_h"): (0.1, 8_760),
     ("burnin", "deadline_s"): (1, 3_600),
     ("burnin", "rendezvous_s"): (0.5, 3_600),
     ("burnin", "min_nodes"): (1, 100_000),

@@ -1,0 +1,143 @@
+"""Is a slow check due on this node, and may it begin? The first is pure; the second looks at this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import FmslurmError
+from slurm_ext.gate.model import Judged
+from slurm_ext.hooks import slow_end
+from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last
+
+OFF, R1, R2 = "off", "r1", "r2"
+
+#: After one that was ended for a job, and after one that broke or was late (seconds): not sooner again.
+AGAIN_ENDED_S, AGAIN_BROKE_S = 600.0, 3_600.0
+
+#: A node that is out waits for proof: so often (seconds) the check is made again there.
+AGAIN_OUT_S = 1_800.0
+
+HOUR_S = 3_600.0
+
+_NODE = b"SLURMD_NODENAME="
+
+#: How long nvidia-smi may take to say which programs use the GPUs (seconds).
+SMI_S = 15.0
+
+
+class Now(NamedTuple):
+    """What a decision rests on. Times are seconds since the epoch; `out_since` is when we drained this node, None where it is
+    in use or somebody else's; `booted_s` is when this boot began, None where that is not known."""
+
+    now: float
+    boot_id: str
+    booted_s: float | None = None
+    out_since: float | None = None
+
+
+def level(settings: Settings, last: Last | None, begun_s: float | None, now: Now) -> str:
+    """Return which level is due (r1, r2), empty where none is. `begun_s`: when one was begun last, whatever became of it. Pure.
+
+    r2 loads the GPUs for minutes: it runs only where it is configured and the node is out already.
+    """
+    chosen = settings.gate.slow_check
+    if chosen == OFF:
+        return ""
+    wanted = R2 if chosen == "dcgm-r2" and now.out_since is not None else R1
+    if last is not None and last.boot_id != now.boot_id:
+        last = None
+    if begun_s is not None and (begun_s > now.now or (now.booted_s is not None and begun_s < now.booted_s)):
+        begun_s = None  # of another boot, or the clock was turned back
+    if begun_s is None:
+        return wanted
+    age_s = now.now - begun_s
+    if last is None or last.ended_s < begun_s:  # it runs, or it could not write a word
+        return wanted if age_s >= AGAIN_BROKE_S else ""
+    pause_s = settings.gate.slow_every_h * HOUR_S
+    if last.outcome == ENDED:
+        pause_s = min(pause_s, AGAIN_ENDED_S)
+    elif last.outcome in (LATE, BROKE):
+        pause_s = min(pause_s, AGAIN_BROKE_S)
+    elif now.out_since is not None:
+        is_proof = last.began_s >= now.out_since and last.level == wanted
+        pause_s = min(pause_s, AGAIN_OUT_S) if is_proof else 0.0
+    return wanted if age_s >= pause_s else ""
+
+
+def findings(settings: Settings, last: Last | None, now: Now) -> tuple[Judged, ...]:
+    """Return what the last slow check found, as far as it still says something about this boot. Pure."""
+    if last is None or settings.gate.slow_check == OFF or last.boot_id != now.boot_id or not last.boot_id:
+        return ()
+    if now.now - last.ended_s > 2 * settings.gate.slow_every_h * HOUR_S + HOUR_S:
+        return ()
+    return last.items
+
+
+def is_proof(last: Last | None, now: Now, *, level: str = "") -> bool:
+    """Say whether the last slow check was made after this node was taken out, on this boot, to its end. Pure."""
+    if last is None or last.outcome != DONE or last.boot_id != now.boot_id or now.out_since is None:
+        return False
+    return last.began_s >= now.out_since and (not level or last.level == level)
+
+
+def dcgmi_path(root: str) -> str:
+    """Return the dcgmi to run: the one below `root`, else, for the machine itself, the first on the fixed PATH; empty: none."""
+    folders = ["usr/bin"] if root.rstrip("/") else [folder.lstrip("/") for folder in CLEAN_PATH.split(":")]
+    for folder in folders:
+        path = os.path.join(root or "/", folder, "dcgmi")
+        if os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def argv(dcgmi: str, wanted: str) -> tuple[str, ...]:
+    """Return the command line of a level."""
+    return (dcgmi, "diag", "-r", wanted.removeprefix("r"), "-j")
+
+
+def not_idle(run_dir: str, root: str, node: str) -> str:
+    """Return in words why this node is not idle, empty where it is: a job, its prolog, or a program on the GPUs."""
+    for folder, what in (("jobs", "a job"), ("burnin", "a burn-in")):
+        try:
+            names = [name for name in os.listdir(os.path.join(run_dir, folder)) if name.endswith(".json")]
+        except FileNotFoundError:
+            continue
+        except OSError as exc:
+            return f"{folder} cannot be read ({exc.strerror})"
+        if names:
+            return f"{what} is here: {names[0]}"
+    if prologs := _prologs(node):
+        return f"a prolog runs: pid {prologs[0]}"
+    try:
+        said = run(
+            [smi_path(root), "--query-compute-apps=pid", "--format=csv,noheader"], timeout_s=SMI_S, env=clean_env()
+        )
+    except FmslurmError as exc:
+        return f"which programs use the GPUs is not known: {exc}"
+    if not said.ok:
+        return f"which programs use the GPUs is not known: {said.words()}"
+    busy = [line for line in said.stdout.split() if line.isdigit()]
+    return f"programs use the GPUs: pid {', '.join(busy[:4])}" if busy else ""
+
+
+def _prologs(node: str) -> list[int]:
+    """Return prologs and epilogs of ours that run on this machine, but for those of another node that slurmd plays here."""
+    found = []
+    for process in slow_end.processes():
+        words = _words(process.pid, "cmdline")
+        if any(word.endswith(b"fmslurm-hook") for word in words[:4]) and {b"prolog", b"epilog"} & set(words[:6]):
+            names = [word.partition(b"=")[2] for word in _words(process.pid, "environ") if word.startswith(_NODE)]
+            if not names or names[0] == node.encode():
+                found.append(process.pid)
+    return found
+
+
+def _words(pid: int, name: str) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as stream:
+            return stream.read(64 << 10).split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,109 @@
+"""End a slow check: its leader, its programs (by a token in their environment), and the diagnostic that DCGM runs for it.
+
+`dcgmi` told to end (SIGTERM) asks DCGM's daemon to stop its diagnostic `nvvs`, which is the daemon's child and not ours: it is
+waited for and never killed (dcgmi/Diag.cpp, dcgmi/main_dcgmi.cpp). Processes are known by start time, never by number alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import NamedTuple
+
+from slurm_ext.hooks import slow_state
+from slurm_ext.hooks.slow_state import Running
+
+#: The program that DCGM's daemon starts for a diagnostic.
+DIAGNOSTIC = "nvvs"
+
+#: How long (seconds) of the given time programs may take to end by themselves; the rest is for SIGKILL.
+KINDLY, PAUSE_S = 0.7, 0.02
+
+_ENVIRON_BYTES = 64 << 10
+
+
+class Process(NamedTuple):
+    """One process of /proc: `start` in clock ticks since boot, `session` its session id, `ours` that we may signal it."""
+
+    pid: int
+    start: int
+    state: str
+    session: int
+    name: str
+    ours: bool = True
+
+
+def end(run_dir: str, timeout_s: float) -> bool:
+    """End what the running file tells of, within `timeout_s` seconds; say whether nothing of it is left."""
+    who = slow_state.running(run_dir)
+    if who is None or who.boot_id != slow_state.machine_boot_id():
+        slow_state.remove_running(run_dir)  # no file of ours, or what it tells of ended with its boot
+        return True
+    began = time.monotonic()
+    killing = False
+    asked: set[int] = set()
+    while left := alive(who):
+        now = time.monotonic() - began
+        if now >= timeout_s:
+            return False
+        killing = killing or now >= timeout_s * KINDLY
+        for process in left:
+            if process.ours and (killing or process.pid not in asked):
+                asked.add(process.pid)
+                _signal(process, signal.SIGKILL if killing else signal.SIGTERM)
+        time.sleep(PAUSE_S)
+    slow_state.remove_running(run_dir)
+    return True
+
+
+def alive(who: Running) -> list[Process]:
+    """Return the processes of a slow check that have not ended. One that only waits to be collected has."""
+    found = []
+    for process in processes(since=who.start):
+        if process.state in "ZX":
+            continue
+        if (process.pid, process.start) == (who.pid, who.start) or _has_token(process.pid, who.token):
+            found.append(process)
+        elif process.name == DIAGNOSTIC:
+            found.append(process._replace(ours=False))
+    return found
+
+
+def processes(*, since: int = 0) -> list[Process]:
+    """Return the processes of this machine that began at `since` (clock ticks since boot) or later."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := read(int(name))) is not None and process.start >= since:
+            found.append(process)
+    return found
+
+
+def read(pid: int) -> Process | None:
+    """Return a process as proc(5) tells it, None where it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            before, _, after = stream.read(4096).rpartition(")")
+        fields = after.split()
+        return Process(pid, int(fields[19]), fields[0], int(fields[3]), before.partition("(")[2])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _has_token(pid: int, token: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return f"FMSLURM_SLOW={token}".encode() in stream.read(_ENVIRON_BYTES).split(b"\0")
+    except OSError:
+        return False
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Signal a process, unless its number is another's by now."""
+    found = read(process.pid)
+    if found is None or found.start != process.start:
+        return
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
