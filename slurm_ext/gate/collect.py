@@ -26,6 +26,8 @@ MARGIN_S = 0.3
 #: Messages that any rule looks at; the rest of a ring of thousands of lines stays in the child.
 _OF_INTEREST = pattern(
     r"NVRM|nvidia-nvswitch|infiniband|efa |nvme|Lustre|EDAC|oom-kill|segfault|EXT4-fs|XFS|\bib\w+: |Linux version"
+    r"|blocked for more than|lockup|LOCKUP|detected stall|Hardware Error|event severity|Memory failure|Out of memory"
+    r"|BUG: |Oops: |/O error|error, dev |Aborting journal|Disk failure|BTRFS|F2FS|above threshold|Trigger reset"
 )
 
 #: Raw records can be this long (bytes), see dev-kmsg.
@@ -64,6 +66,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     cards = ask_smi.Cards(root, run_dir, patience_s)
     apps = ask_smi.apps(root, patience_s) if want.processes else None
     links = ask_smi.links(root, patience_s) if want.links else None
+    probes.load(asked_of)
     try:
         raw = command.call_all_bounded(works, timeout_s=deadline_s)
     finally:

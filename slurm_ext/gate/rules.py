@@ -49,6 +49,10 @@ def judge(
         items += probed.items
     if facts.clock_synchronised is False:
         items.append(judged(WARN, "clock.unsynchronised", "node", "warn", "no time daemon disciplines this clock"))
+    if len(items) > 1:
+        from slurm_ext.gate.told_once import told_once  # here: see _gpus
+
+        items = told_once(items)
     return enabled(items, settings.gate.disabled)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_ext.aws.catalogue import InstanceType
+from slurm_ext.lab import hardware_efa, hardware_host
 
 STATE = "etc/fmslurm-lab/hardware.env"
 KERNEL_LOG = "var/log/kmsg.log"
@@ -22,28 +23,6 @@ DRIVER = "570.133.20"
 
 #: PCI buses of the eight GPUs of a p5.48xlarge, as its kernel logs show them; four of them where a type has four.
 _GPU_BUSES = (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)
-
-#: EFA's counters per port (kernel driver efa, efa_verbs.c) that a health check reads.
-_PORT_COUNTERS = (
-    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
-    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events"),
-    *("unresponsive_remote_events", "impaired_remote_conn_events"),
-)
-_EFA_FACTS = {
-    "node_type": "7: unspecified",
-    "fw_ver": "0.0.0.0",  # noqa: S104  the driver's constant, no address
-    "device/vendor": "0x1d0f",
-    "device/device": "0xefa2",
-    "device/p2p": "NVIDIA",
-    "ports/1/state": "4: ACTIVE",
-    "ports/1/phys_state": "5: LinkUp",
-    "ports/1/link_layer": "Unspecified",
-    "ports/1/rate": "100 Gb/sec (4X EDR)",
-    **{f"hw_counters/{name}": "108" for name in ("submitted_cmds", "completed_cmds")},
-    "hw_counters/keep_alive_rcvd": "87",
-    **{f"hw_counters/{name}": "0" for name in ("cmds_err", "no_completion_cmds", "alloc_pd_err", "create_qp_err")},
-    **{f"hw_counters/{name}": "0" for name in ("create_cq_err", "reg_mr_err", "mmap_err")},
-}
 
 _CLOCK = """Reference ID    : A9FEA97B (169.254.169.123)
 Stratum         : {stratum}
@@ -147,37 +126,9 @@ def build_root(root: Path, row: InstanceType, node: str, instance_id: str, mount
     lines = ["/dev/nvme0n1p1 / xfs rw,relatime 0 0"]
     lines += [f"{devices.get(kind, kind)} {point} {kind} rw,relatime 0 0" for point, kind in mounts.items()]
     _plain(root / "proc/self/mounts", "\n".join(lines) + "\n")
-    _build_efa(root, row)
+    hardware_host.build(root, row, mounts)
+    hardware_efa.build(root, row)
     reboot(root)
-
-
-def _build_efa(root: Path, row: InstanceType) -> None:
-    if row.efa_devices:
-        _plain(root / "sys/module/efa/version", "2.17.3g\n")
-    same: dict[str, Path] = {}
-    for index in range(row.efa_devices):
-        # rdmap<bus>s<slot>: four devices on each of the buses beside the GPUs, as on a p5.
-        device = root / f"sys/class/infiniband/rdmap{79 + 17 * (index // 4)}s{index % 4}"
-        for folder in ("device", "hw_counters", "ports/1/hw_counters"):
-            (device / folder).mkdir(parents=True)
-        for name, value in {**_EFA_FACTS, "device/numa_node": str(index * 2 // row.efa_devices)}.items():
-            _shared(device / name, value + "\n", same)
-        for name in _PORT_COUNTERS:
-            _plain(device / "ports/1/hw_counters" / name, "0\n")
-        verbs = root / f"sys/class/infiniband_verbs/uverbs{index}"
-        verbs.mkdir(parents=True)
-        _shared(verbs / "ibdev", device.name + "\n", same)
-        (root / "dev/infiniband").mkdir(parents=True, exist_ok=True)
-        _shared(root / f"dev/infiniband/uverbs{index}", "", same)
-
-
-def _shared(path: Path, text: str, same: dict[str, Path]) -> None:
-    """Make a file that no fault changes as one more name of an equal one: a thousand files a node cost seconds."""
-    if text in same:
-        os.link(same[text], path)
-    else:
-        path.write_text(text)
-        same[text] = path
 
 
 def _plain(path: Path, text: str) -> None:
