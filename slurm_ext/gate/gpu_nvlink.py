@@ -73,7 +73,10 @@ def _states(text: str) -> tuple[dict[int, dict[int, str]], int | None, set[int]]
     links: dict[int, dict[int, str]] = {}
     none_up: set[int] = set()
     number: int | None = None
-    for line in text.splitlines():
+    lines = text.splitlines()
+    if lines and not text.endswith("\n") and not lines[-1].endswith((">", "GB/s")):
+        del lines[-1]  # cut in the middle of a word
+    for line in lines:
         if found := _GPU.match(line):
             number = int(found[1])
             links[number] = {}

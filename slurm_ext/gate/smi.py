@@ -116,12 +116,13 @@ def parse_csv(text: str) -> Smi:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return Smi(complete=False)
-    names = [name.split("[", 1)[0].strip() for name in lines[0].split(",")]
+    at = next((at for at, line in enumerate(lines[:20]) if "pci.bus_id" in line or "index" in line), 0)
+    names = [name.split("[", 1)[0].strip() for name in lines[at].split(",")]
     if "index" not in names and "pci.bus_id" not in names:
         return Smi(complete=False, said=text.strip()[:2000])
-    gpus, said, complete, stamp = [], [], True, None
+    gpus, said, complete, stamp = [], lines[:at], True, None
     attached = None
-    for line in lines[1:]:
+    for line in lines[at + 1 :]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(names):
             if len(cells) > 2 or (line is lines[-1] and not text.endswith("\n")):
