@@ -7,23 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from typing import NamedTuple
 
 #: A folder is read no further than this many names.
 MOST_NAMES = 4096
 
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_FOLDER = _FILE | os.O_DIRECTORY
-
-
-class Entry(NamedTuple):
-    """One entry of a folder as lstat tells it."""
-
-    name: str
-    uid: int
-    held_bytes: int  # in blocks: a sparse file holds less than it is long
-    is_file: bool
 
 
 def text(path: str, most: int = 4096) -> str | None:
@@ -66,25 +54,3 @@ def names(path: str) -> list[str] | None:
         return []
     except (OSError, ValueError):
         return None
-
-
-def entries(path: str) -> list[Entry] | None:
-    """Return what lies in a folder that users may write to: nothing is followed, nothing is opened."""
-    found: list[Entry] = []
-    try:
-        descriptor = os.open(path, _FOLDER)
-    except (OSError, ValueError):
-        return None
-    try:
-        with os.scandir(descriptor) as listed:
-            for entry, _ in zip(listed, range(MOST_NAMES), strict=False):
-                try:
-                    state = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue  # gone meanwhile
-                found.append(Entry(entry.name, state.st_uid, state.st_blocks * 512, stat.S_ISREG(state.st_mode)))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from slurm_ext.aws.catalogue import HostShape
 from slurm_ext.config.model import at_node
-from slurm_ext.gate import block_rules, disk_rules, mount_rules, read_small
+from slurm_ext.gate import block_rules, disk_rules, mount_rules, read_folder, read_small
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import HEALTH, Here
 from slurm_ext.gate.process_rules import Jobs
@@ -37,7 +37,7 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
     if "shm" in subjects:
         items += _shared_memory(here, seen, jobs)
     if here.phase == HEALTH:
-        left = read_small.entries(here.path("tmp"))
+        left = read_folder.entries(here.path("tmp"))
         items += disk_rules.judge_leftover_files(_listed(left), "/tmp", jobs) if left else []  # noqa: S108 (looked at)
     return items
 
@@ -154,7 +154,7 @@ def _shared_memory(here: Here, seen: Seen, jobs: Jobs) -> list[Judged]:
         line = f"it holds {one.size / 1024**2:.0f} MiB: NCCL's ranks share memory there"
         items.append(judged(WARN, "disk.shm-small", "fs:/dev/shm", "warn", line))
     if one.used >= SHM_LEFT_BYTES:
-        left = disk_rules.judge_leftover_files(_listed(read_small.entries(here.path(SHM)) or []), disk_rules.SHM, jobs)
+        left = disk_rules.judge_leftover_files(_listed(read_folder.entries(here.path(SHM)) or []), disk_rules.SHM, jobs)
         usage = disk_rules.Usage(disk_rules.SHM, "tmpfs", "tmpfs", one.size, one.used, one.available, one.used_percent)
         # A full one without a job is a fault, whoever filled it.
         full = jobs.none_here and one.used_percent >= disk_rules.NEARLY_FULL
@@ -162,6 +162,6 @@ def _shared_memory(here: Here, seen: Seen, jobs: Jobs) -> list[Judged]:
     return items
 
 
-def _listed(found: Iterable[read_small.Entry]) -> list[disk_rules.Entry]:
+def _listed(found: Iterable[read_folder.Entry]) -> list[disk_rules.Entry]:
     """Return the entries with their owners by number: asking for a name may wait for a directory service."""
     return [disk_rules.Entry(one.name, str(one.uid), float(one.held_bytes), one.is_file) for one in found]
