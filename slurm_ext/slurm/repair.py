@@ -45,4 +45,5 @@ def not_to_resume(node: Node, site_type: str) -> str:
     for flag in (*UNDER_WAY, "MAINTENANCE", "NOT_RESPONDING", "FAIL"):
         if flag in node.flags:
             return f"it is {flag}"
-    return f"it is {node.state}" if node.state in ("DOWN", "ERROR", "FUTURE", "UNKNOWN", "") else ""
+    # DOWN is what a reboot makes of a node (unless ReturnToService is 2); the reason that we set stays, and so does DRAIN.
+    return f"it is {node.state or 'unknown'}" if node.state in ("ERROR", "FUTURE", "UNKNOWN", "") else ""
