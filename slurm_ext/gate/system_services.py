@@ -6,6 +6,7 @@ socket, speaks for it. A missing systemctl says nothing.
 
 from __future__ import annotations
 
+import os
 import socket
 
 from slurm_ext import command
@@ -34,12 +35,17 @@ LAB_ANSWER = "etc/fmslurm-lab/systemctl-show.txt"
 MUNGE_SOCKET = "/run/munge/munge.socket.2"
 TIMEOUT_S = 3.0
 
+#: Where systemd is the init (sd_booted(3)).
+BOOTED = "/run/systemd/system"
+
 
 def look(here: Here, programs: frozenset[str]) -> list[Judged]:
     """Ask systemd and judge its answer; `programs` are the names of all that runs."""
     if here.root != "/":
         said = read_small.text(here.path(LAB_ANSWER), 1 << 16)
         return [] if said is None else judge(said, here.instance_type(), programs, munge_answers=False)
+    if not os.path.isdir(BOOTED):
+        return []  # another init: nothing here is a unit
     try:
         ran = command.run(
             ["systemctl", "show", "-p", _PROPERTIES, *UNITS], timeout_s=TIMEOUT_S, max_output_bytes=1 << 16
