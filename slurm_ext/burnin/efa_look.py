@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from slurm_ext.burnin import mnnvl
+from slurm_ext.burnin import mixed, mnnvl
 from slurm_ext.burnin.clocks import Sampler
 from slurm_ext.burnin.nccl_log import Log, Process, parse_text
 from slurm_ext.burnin.transport import facts_to_json
@@ -37,25 +37,29 @@ class EfaLook:
         self._pattern = os.path.join(glob.escape(root), "sys/class/infiniband/*/ports/1/hw_counters")
         self._sampler = Sampler(log_folder, smi_path(root)) if clocks_s > 0 else None
         self._seen: set[str] = set()
-        self._before = self._read()
+        answer = call_bounded(
+            lambda: json.dumps([self._counts(), mixed.installed(root)]).encode(), timeout_s=COUNTERS_S
+        )
+        told = json.loads(answer) if answer else [None, {}]
+        self._before: _Counts | None = told[0] or None
+        self._installed: dict[str, str] = told[1]
 
     def _read(self) -> _Counts | None:
         """Return the counters of each EFA device; None where there are none, or they do not answer."""
-
-        def counts() -> bytes:
-            found: _Counts = {}
-            for folder in glob.glob(self._pattern):
-                device = found.setdefault(folder.split("/")[-4], {})
-                for name in _COUNTERS:
-                    try:
-                        with open(os.path.join(folder, name), encoding="ascii") as stream:
-                            device[name] = int(stream.read())
-                    except FileNotFoundError:
-                        continue
-            return json.dumps(found).encode()
-
-        answer = call_bounded(counts, timeout_s=COUNTERS_S)
+        answer = call_bounded(lambda: json.dumps(self._counts()).encode(), timeout_s=COUNTERS_S)
         return json.loads(answer) or None if answer else None
+
+    def _counts(self) -> _Counts:
+        found: _Counts = {}
+        for folder in glob.glob(self._pattern):
+            device = found.setdefault(folder.split("/")[-4], {})
+            for name in _COUNTERS:
+                try:
+                    with open(os.path.join(folder, name), encoding="ascii") as stream:
+                        device[name] = int(stream.read())
+                except FileNotFoundError:
+                    continue
+        return found
 
     def begin(self, *, others: bool) -> None:
         """Count from now on. `others`: workers start anew, so what the logs that are there say is none of theirs."""
@@ -91,6 +95,7 @@ class EfaLook:
             facts["retransmits_by_device"] = {name: count for name, count in most if count}
         if self._sampler is not None:
             facts["clocks"] = self._sampler.summary(self._clocks_s)
+        facts |= self._installed
         if self._imex:
             facts["imex"] = mnnvl.look_at_imex()
         return facts

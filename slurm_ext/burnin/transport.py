@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_ext.aws import catalogue
-from slurm_ext.burnin import clocks, judge, mnnvl, proof
+from slurm_ext.burnin import clocks, judge, mixed, mnnvl, proof
 from slurm_ext.burnin.model import Decision
 from slurm_ext.burnin.nccl_log import Log, Process
 from slurm_ext.burnin.proof import Judged
@@ -114,7 +114,7 @@ def conclude(
         if silent := _silent(log, nodes):
             found = [j for j in found if j.finding.id != "log-incomplete"] + silent  # the same thing, less plainly
         found += _counters(facts, moved)
-    found += strict_findings(facts)
+    found += strict_findings(facts) + mixed.findings(facts)
     refuted = [j.finding for j in found if j.verdict == FAIL]
     if not refuted:
         return _unproven(decision, found, versions)
@@ -133,7 +133,10 @@ def _unproven(decision: Decision, found: Sequence[Judged], versions: Sequence[st
     if missing and _are_read(versions) and decision.verdict.verdict in (PASS, WARN):
         words = f"{decision.verdict.reason}, but the transport is not proven: {missing[0].evidence[0]}"
         return decision._replace(verdict=Verdict(UNKNOWN, tuple(missing), words, "burnin.transport-unproven"))
-    return _warned(decision, [j.finding for j in found if j.verdict in (WARN, UNKNOWN)])
+    decision = _warned(decision, [j.finding for j in found if j.verdict in (WARN, UNKNOWN)])
+    notes = tuple(j.finding for j in found if j.verdict == PASS and j.finding.id.startswith(mixed.NOTED))
+    told = decision.verdict
+    return decision._replace(verdict=told._replace(findings=(*told.findings, *notes))) if notes else decision
 
 
 def _are_read(versions: Sequence[str]) -> bool:
