@@ -17,9 +17,19 @@ from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 #: NVLinks of one GPU in a machine with NVSwitch, by gres type. Source: NVIDIA data sheets, `nvidia-smi nvlink -s`.
 NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
 
+#: So many of all pairs alike are the rule of a machine.
+_RULE_SHARE = 0.7
+
 #: Links train for a while after boot; what is down before that (seconds) is no fault (NVIDIA/NVSentinel#1701).
 TRAINING_S = 300.0
 
+#: What the names of GPUs on such boards hold; a card of the same generation (PCIe, NVL) has bridges or none.
+_NAMES = (
+    *(("A100-SXM", "a100"), ("A800-SXM", "a100"), ("H100 80GB HBM3", "h100"), ("H100 96GB HBM3", "h100")),
+    *(("H100-SXM", "h100"), ("NVIDIA H200 (", "h200"), ("NVIDIA B200 (", "b200"), ("NVIDIA B300 SXM6 AC (", "b300")),
+)
+
+_NAME = pattern(r"GPU (\d+): (.*)")
 _GPU = pattern(r"GPU (\d+):")
 _LINK = pattern(r"\s*Link (\d+): (.*)", needs="Link")
 _SPEED = pattern(r"([\d.]+) GB/s", needs="GB/s")
@@ -46,13 +56,15 @@ def judge_nvlink(
     links, last, inactive_words = _states(text)
     if not links:
         return [judged(UNKNOWN, "gpu.nvlink-unreadable", "node", "none", text.strip()[:200])]
-    wanted = NVLINKS.get(gpu_type)
+    named = {int(found[1]): _links_of(found[2]) for line in text.splitlines() if (found := _NAME.match(line))}
+    known = NVLINKS.get(gpu_type)
     usual = Counter(speed for states in links.values() for speed in states.values() if speed).most_common(1)
     early = boot_age_s is not None and boot_age_s < TRAINING_S
     items: list[Judged] = []
     for gpu, states in links.items():
         if gpu in under_mig:
             continue
+        wanted = known if gpu_type else named.get(gpu)
         up = sum(bool(speed) for speed in states.values())
         expected = wanted if wanted is not None else len(states)
         if gpu == last and gpu not in inactive_words and wanted is not None and max(states, default=-1) + 1 < wanted:
@@ -66,6 +78,11 @@ def judge_nvlink(
             line = f"links {', '.join(map(str, slow))} run at {states[slow[0]]} GB/s, the others at {usual[0][0]}"
             items.append(judged(WARN, "gpu.nvlink-speed", f"gpu:{gpu}", "warn", line))
     return items
+
+
+def _links_of(name: str) -> int | None:
+    """Return how many NVLinks a GPU with this name has on a board with NVSwitch; None for cards and for unknown names."""
+    return next((NVLINKS[kind] for words, kind in _NAMES if words in name), None)
 
 
 def _states(text: str) -> tuple[dict[int, dict[int, str]], int | None, set[int]]:
@@ -83,7 +100,7 @@ def _states(text: str) -> tuple[dict[int, dict[int, str]], int | None, set[int]]
         elif number is not None and (found := _LINK.match(line)):
             speed = _SPEED.match(found[2].strip())
             links[number][int(found[1])] = speed[1] if speed else ""
-        elif number is not None and "inactive" in line.lower():
+        elif number is not None and "links are inactive" in line.lower():
             none_up.add(number)
     return links, number, none_up
 
@@ -107,19 +124,28 @@ def judge_errors(text: str) -> list[Judged]:
 
 
 def judge_topo(text: str, *, gpu_type: str) -> list[Judged]:
-    """Return what `nvidia-smi topo -m` says: in a machine with NVSwitch each GPU reaches each other over all its links."""
-    wanted = NVLINKS.get(gpu_type)
+    """Return what `nvidia-smi topo -m` says: in a machine with NVSwitch each GPU reaches each other over all its links.
+
+    Without a known type the machine's own rule counts: nearly all pairs are joined by the same number of links.
+    """
     rows = [re.split(r"\t+|\s{2,}", line.strip()) for line in text.splitlines() if re.match(r"GPU\d+\s", line)]
     names = [row[0] for row in rows]
     if not rows:
         return [judged(UNKNOWN, "gpu.topology-unreadable", "node", "none", text.strip()[:200])]
-    if wanted is None:
+    table = {row[0]: dict(zip(names, (cell.strip() for cell in row[1:]), strict=False)) for row in rows}
+    cells = [cell for name, row in table.items() for other, cell in row.items() if other != name]
+    usual, seen = Counter(cells).most_common(1)[0] if cells else ("", 0)
+    known = NVLINKS.get(gpu_type)
+    wanted = f"NV{known}" if known is not None else usual
+    if known is None and not (usual.startswith("NV") and seen >= _RULE_SHARE * len(cells)):
         return []
+    wrong = {name: {o for o, cell in row.items() if o != name and cell != wanted} for name, row in table.items()}
+    # A GPU that has lost its links is seen so by all others, whose own links are well.
+    culprits = [name for name in names if len(wrong[name]) * 2 >= max(len(names) - 1, 1)]
+    culprits += [name for name in names if name not in culprits and wrong[name] - set(culprits)]
     items = []
-    for row in rows:
-        cells = [cell.strip() for cell in row[1 : 1 + len(names)] if cell.strip() != "X"]
-        wrong = sorted({cell for cell in cells if cell != f"NV{wanted}"})
-        if wrong:
-            line = f"reaches others over {', '.join(wrong)} in place of NV{wanted}"
-            items.append(judged(FAIL, "gpu.nvlink-topology", f"gpu:{row[0][3:]}", "reset-gpu", line))
+    for name in sorted(culprits, key=names.index):
+        ways = sorted({table[name][other] for other in wrong[name]})
+        line = f"reaches others over {', '.join(ways)} in place of {wanted}"
+        items.append(judged(FAIL, "gpu.nvlink-topology", f"gpu:{name[3:]}", "reset-gpu", line))
     return items

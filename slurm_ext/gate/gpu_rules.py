@@ -51,9 +51,13 @@ def judge(
         ]
     items = list(said)
     items += _counted(smi, expected_gpus)
+    widest = max((gpu.pcie_width or 0 for gpu in smi.gpus), default=0)
     for gpu in smi.gpus:
         items += _memory(gpu)
-        items += _state(gpu, type_known=expected_gpus is not None)
+        items += _state(gpu, type_known=expected_gpus is not None, widest=widest)
+        if gpu.slowed and second is None:  # a second reading tells for how long
+            line = f"slowed at this moment by {gpu.slowed}"
+            items.append(judged(WARN, "gpu.slowed-now", gpu.target, "warn", line))
     items += _fabric(smi.gpus, boot_age_s)
     capped = [gpu.target for gpu in smi.gpus if gpu.sw_power_cap]
     if capped:
@@ -118,7 +122,7 @@ def _memory(gpu: Gpu) -> list[Judged]:
     items = []
     if gpu.errors > 1:
         line = f"{gpu.errors} values of its health came back as errors"
-        items.append(judged(UNKNOWN, "gpu.values-unreadable", gpu.target, "none", line))
+        items.append(judged(UNKNOWN, "gpu.values-unreadable", gpu.target, "drain", line))
     if gpu.ecc_uncorrected:
         line = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver loaded"
         items.append(judged(FAIL, "gpu.ecc-uncorrected", gpu.target, "reset-gpu", line))
@@ -136,6 +140,9 @@ def _memory(gpu: Gpu) -> list[Judged]:
         items.append(judged(WARN, "gpu.row-remap-pending", gpu.target, "reset-gpu", line))
     elif gpu.remap_seen and gpu.remap_failure is None and gpu.mig:
         items.append(judged(UNKNOWN, "gpu.remap-unreadable", gpu.target, "none", "the remap state is N/A under MIG"))
+    if gpu.repair_pending:
+        line = "a repair of its memory or a part of it waits for the next reset"
+        items.append(judged(WARN, "gpu.repair-pending", gpu.target, "reset-gpu", line))
     if gpu.retired_pages is not None and gpu.retired_pages >= RETIRED_PAGES_LIMIT:
         line = f"{gpu.retired_pages} retired pages, the limit is {RETIRED_PAGES_LIMIT}"
         items.append(judged(FAIL, "gpu.retired-pages-full", gpu.target, "replace", line))
@@ -145,8 +152,11 @@ def _memory(gpu: Gpu) -> list[Judged]:
     return items
 
 
-def _state(gpu: Gpu, *, type_known: bool) -> list[Judged]:
-    """Return what the driver's own wish, modes and the PCIe link say about one GPU."""
+def _state(gpu: Gpu, *, type_known: bool, widest: int) -> list[Judged]:
+    """Return what the driver's own wish, modes and the PCIe link say about one GPU; `widest` is the widest of all links.
+
+    Where all links are equally narrow, the host has no more lanes to give (g4dn and g5 have eight for each GPU).
+    """
     items = []
     if gpu.trouble == "GPU is lost":
         items.append(judged(FAIL, "gpu.lost", gpu.target, "reboot", f"nvidia-smi says for its values: {gpu.trouble}"))
@@ -170,7 +180,11 @@ def _state(gpu: Gpu, *, type_known: bool) -> list[Judged]:
     if gpu.persistence is False:
         line = "persistence mode is off: the driver unloads between jobs"
         items.append(judged(WARN, "gpu.persistence-off", gpu.target, "warn", line))
-    if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max and not gpu.low_power:
+    if gpu.ecc_off and type_known:
+        line = "ECC is off: errors of its memory stay unseen"
+        items.append(judged(WARN, "gpu.ecc-off", gpu.target, "warn", line))
+    narrow = gpu.pcie_width is not None and gpu.pcie_width_max is not None and 0 < gpu.pcie_width < gpu.pcie_width_max
+    if narrow and (gpu.pcie_width or 0) < widest and not gpu.low_power:
         line = f"PCIe link {gpu.pcie_width}x of {gpu.pcie_width_max}x"
         items.append(judged(WARN, "gpu.pcie-width", gpu.target, "warn", line))
     return items
@@ -191,6 +205,12 @@ def _fabric(gpus: Sequence[Gpu], boot_age_s: float | None) -> list[Judged]:
         line = f"fabric state {waiting[0].fabric_state} on {len(waiting)} GPUs {age}"
         late = boot_age_s is not None and boot_age_s > FABRIC_GRACE_S
         items.append(judged(FAIL if late else UNKNOWN, "gpu.fabric-not-ready", target, "drain", line))
+    for gpu in gpus:
+        health = gpu.fabric_health.lower()
+        if health and health not in ("healthy", "full", "false", "no"):
+            limited = health.startswith("limited") or "degraded" in health
+            word, action = (WARN, "warn") if limited else (FAIL, "drain")
+            items.append(judged(word, "gpu.fabric-health", gpu.target, action, f"fabric health: {gpu.fabric_health}"))
     if failed:
         targets = ["node"] if len(failed) == len(gpus) else [gpu.target for gpu in failed]
         line = f"fabric registration ended with {failed[0].fabric_status}"

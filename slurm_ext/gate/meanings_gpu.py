@@ -233,6 +233,36 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.NVIDIA_SMI, page.GPU_DEBUG),
     ),
     Meaning(
+        "gpu.slowed-now",
+        "A GPU is slowed at this moment by its heat or by the power brake; how long it lasts one reading cannot tell.",
+        "warn",
+        NO,
+        (page.NVIDIA_SMI, page.GPU_DEBUG),
+    ),
+    Meaning(
+        "gpu.repair-pending",
+        "A memory channel or a part of the GPU waits for the next reset to be repaired; work may go on until then.",
+        "reset-gpu",
+        "no: a reset when the node is next idle",
+        (page.NVIDIA_SMI,),
+    ),
+    Meaning(
+        "gpu.ecc-off",
+        "ECC is off: errors of the GPU's memory are neither mended nor seen.",
+        "warn",
+        NO,
+        (page.NVIDIA_SMI,),
+        ("`nvidia-smi -e 1` and a reset turn it on.",),
+    ),
+    Meaning(
+        "gpu.fabric-health",
+        "The driver says that the way of a GPU through the NVLink fabric is not healthy, or has less bandwidth.",
+        "drain",
+        "yes where it is unhealthy; less bandwidth is a warning",
+        (page.FABRIC_MANAGER, page.NVML),
+    ),
+    Meaning("gpu.none-expected", "This instance type has no GPU, and none is there.", "none", NO, (page.NVIDIA_SMI,)),
+    Meaning(
         "gpu.persistence-off",
         "Persistence mode is off: the driver is torn down after each job, and the next one waits for it.",
         "warn",
@@ -331,7 +361,7 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.NVIDIA_SMI, page.XID),
     ),
     Meaning(
-        "gpu.values-unreadable", "Several values of a GPU's health came back as errors.", "none", UNKNOWN, (page.NVML,)
+        "gpu.values-unreadable", "Several values of a GPU's health came back as errors.", "drain", UNKNOWN, (page.NVML,)
     ),
     Meaning(
         "gpu.memory-in-use",

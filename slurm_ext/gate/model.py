@@ -47,6 +47,10 @@ class Gpu(NamedTuple):
     memory_used_mib: int | None = None
     trouble: str = ""  # a word in place of values: GPU is lost, GPU requires reset
     errors: int = 0  # values of health that came as an error (Unknown Error, ERR!)
+    slowed: str = ""  # what slows it at this moment: its heat, the power brake
+    repair_pending: bool | None = None  # a channel or TPC waits for a reset to be repaired
+    ecc_off: bool = False
+    fabric_health: str = ""  # the summary, or the first part that is not well
 
     @property
     def target(self) -> str:
@@ -110,7 +114,9 @@ class Facts(NamedTuple):
     smi: Smi | None = None
     holders: tuple[GpuHolder, ...] | None = None  # programs on the GPUs
     links: Links | None = None  # None: not asked for
-    left: tuple[Smi | None, tuple[GpuHolder, ...] | None] | None = None  # a second reading, where the first left a doubt
+    left: tuple[Smi | None, tuple[GpuHolder, ...] | None] | None = (
+        None  # a second reading, where the first left a doubt
+    )
     kernel: tuple[KernelLine, ...] | None = None
     kernel_lost: bool = False  # older messages of this boot have left the ring
     boot_id: str = ""

@@ -6,7 +6,7 @@ captured in utkuozdemir/nvidia_gpu_exporter internal/captures (R590 to R610). Ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_ext.gate.model import Gpu, Smi
 
@@ -147,7 +147,8 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         pci=pci_address(get("pci.bus_id", "")),
         persistence=flag(get("persistence_mode")),
         mig=flag(get("mig.mode.current")),
-        recovery=word(get("gpu_recovery_action")),
+        recovery=word(get("gpu_recovery_action"))
+        or reset_word(get("reset_status.reset_required"), get("reset_status.drain_and_reset_recommended")),
         ecc_uncorrected=count(get("ecc.errors.uncorrected.volatile.total")),
         sram_threshold=flag(get(_SRAM_THRESHOLD)),
         remap_pending=flag(get("remapped_rows.pending")),
@@ -176,7 +177,33 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         memory_used_mib=count(get("memory.used")),
         trouble=trouble_of(row.values()),
         errors=sum(row.get(name) in _ERRORS for name in _HEALTH),
+        slowed=_slowed(get),
+        ecc_off=get("ecc.mode.current") == "Disabled",
+        fabric_health=word(get("fabric.health.summary")) or "",
     )
+
+
+#: Reasons for a lower clock that are worth a word as soon as they are there.
+SLOWED = (
+    ("hw_thermal_slowdown", "its heat, by hardware"),
+    ("hw_power_brake_slowdown", "the power brake"),
+    ("sw_thermal_slowdown", "its heat, by software"),
+)
+
+
+def reset_word(required: str | None, drain: str | None) -> str | None:
+    """Return the recovery action that R535 to R555 told as two flags; `No` twice is no word on anything else."""
+    if flag(required):
+        return "Reset"
+    return "Drain and Reset" if flag(drain) else None
+
+
+def _slowed(get: Callable[[str], str | None]) -> str:
+    """Return what slows a GPU at this moment; the bit over both of hardware shows for a moment on other changes, too."""
+    for name, why in SLOWED:
+        if flag(get(f"clocks_event_reasons.{name}") or get(f"clocks_throttle_reasons.{name}")):
+            return why
+    return ""
 
 
 _HEALTH = (
@@ -262,6 +289,5 @@ def _quiet(gpu: Gpu) -> bool:
         and gpu.fabric_state in ("", "Completed", "Not Supported")
         and gpu.fabric_status in ("", "Success")
         and (gpu.tlimit_c is None or gpu.tlimit_c > 0)
-        and not gpu.trouble
-        and not gpu.errors
+        and not (gpu.trouble or gpu.errors or gpu.slowed or gpu.ecc_off or gpu.fabric_health)
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from slurm_ext.gate.model import Gpu, Smi
-from slurm_ext.gate.smi import count, flag, low_power, pci_address, time_s, trouble_of, word
+from slurm_ext.gate.smi import SLOWED, count, flag, low_power, pci_address, reset_word, time_s, trouble_of, word
 
 
 def parse_xml(text: str) -> Smi:
@@ -95,7 +95,10 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         pci=fields.get("id", ""),
         persistence=flag(fields.get("persistence_mode")),
         mig=flag(first("mig_mode/current_mig", "mig_mode/current")),
-        recovery=word(fields.get("gpu_recovery_action")),
+        recovery=word(fields.get("gpu_recovery_action"))
+        or reset_word(
+            fields.get("gpu_reset_status/reset_required"), fields.get("gpu_reset_status/drain_and_reset_recommended")
+        ),
         ecc_uncorrected=sum(known) if known else None,
         sram_threshold=flag(first("ecc_errors/aggregate/sram_threshold_exceeded")),
         unrepairable=flag(fields.get("ecc_errors/unrepairable_memory")),
@@ -118,6 +121,13 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         tlimit_c=count(first("temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp")),
         memory_used_mib=count(fields.get("fb_memory_usage/used")),
         trouble=trouble_of(fields.values()),
+        errors=sum(fields.get(name) in _ERRORS for name in _HEALTH),
+        sw_power_cap=_reason(fields, "sw_power_cap"),
+        slowed=next((why for name, why in SLOWED if _reason(fields, name)), ""),
+        repair_pending=flag(fields.get("ecc_errors/channel_repair_pending"))
+        or flag(fields.get("ecc_errors/tpc_repair_pending")),
+        ecc_off=first("ecc_mode/current_ecc", "ecc_mode/current") == "Disabled",
+        fabric_health=_fabric_health(fields),
         power_brake_us=count(
             first(f"{counters}clocks_event_reasons_counters_hw_power_brake", f"{counters}hw_power_braking")
         ),
@@ -128,6 +138,34 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
             first(f"{counters}clocks_event_reasons_counters_sw_therm_slowdown", f"{counters}sw_thermal_slowdown")
         ),
     )
+
+
+_ERRORS = ("Unknown Error", "[Unknown Error]", "ERR!", "GPU access blocked by the operating system")
+_HEALTH = (
+    *("ecc_errors/volatile/sram_uncorrectable", "ecc_errors/volatile/dram_uncorrectable", "fb_memory_usage/used"),
+    *("ecc_errors/volatile/sram_uncorrectable_parity", "remapped_rows/pending", "remapped_rows/remapped_row_pending"),
+    *("temperature/gpu_temp", "temperature/gpu_current_temp", "performance_state", "persistence_mode"),
+    *("gpu_power_readings/average_power_draw", "gpu_power_readings/power_draw", "power_readings/power_draw"),
+)
+
+
+def _reason(fields: Mapping[str, str], name: str) -> bool | None:
+    """Return whether a reason for a lower clock is active; releases before R535 call them throttle reasons."""
+    for key, value in fields.items():
+        if key.startswith(("clocks_event_reasons/", "clocks_throttle_reasons/")) and key.endswith(name):
+            return flag(value)
+    return None
+
+
+def _fabric_health(fields: Mapping[str, str]) -> str:
+    """Return the summary of the fabric's health or, where that is not told, the first part that is not well."""
+    if said := word(fields.get("fabric/health/summary")):
+        return said
+    for name in ("bandwidth", "route_unhealthy", "access_timeout_recovery", "incorrect_configuration"):
+        said = word(fields.get(f"fabric/health/{name}"))
+        if said and said.lower() not in ("full", "false", "no", "none"):
+            return f"{name.replace('_', ' ')}: {said}" if name != "bandwidth" else f"{said} bandwidth"
+    return ""
 
 
 def _numbered(smi: Smi) -> Smi:
