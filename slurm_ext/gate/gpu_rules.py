@@ -209,7 +209,8 @@ def _fabric(gpus: Sequence[Gpu], boot_age_s: float | None) -> list[Judged]:
         health = gpu.fabric_health.lower()
         if health and health not in ("healthy", "full", "false", "no"):
             limited = health.startswith("limited") or "degraded" in health
-            word, action = (WARN, "warn") if limited else (FAIL, "drain")
+            bad = health.startswith("unhealthy") or health.endswith((": true", ": yes"))
+            word, action = (WARN, "warn") if limited else (FAIL if bad else UNKNOWN, "drain")
             items.append(judged(word, "gpu.fabric-health", gpu.target, action, f"fabric health: {gpu.fabric_health}"))
     if failed:
         targets = ["node"] if len(failed) == len(gpus) else [gpu.target for gpu in failed]

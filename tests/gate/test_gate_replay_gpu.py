@@ -108,6 +108,7 @@ COLUMNS = "index, pci.bus_id, persistence_mode, {}\n"
         ("fabric.health.summary", "Unhealthy", ("fail", [("gpu:0", "drain")])),
         ("fabric.health.summary", "Limited Capacity", ("warn", [("gpu:0", "warn")])),
         ("fabric.health.summary", "N/A", NOTHING),
+        ("fabric.health.summary", "Tepid", ("unknown", [("gpu:0", "drain")])),
     ],
 )
 def test_flags_of_newer_and_older_drivers(name, value, expected):
