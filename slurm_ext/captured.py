@@ -8,10 +8,10 @@ import stat
 from calendar import timegm
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
 
 from slurm_ext.aws import catalogue
 from slurm_ext.errors import UsageError
+from slurm_ext.typed import Any, NamedTuple
 
 #: No capture of a node is larger; what is, is refused rather than read into memory.
 FILE_MAX_BYTES = 64 << 20

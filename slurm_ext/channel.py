@@ -15,12 +15,12 @@ import select
 import socket
 import time
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from slurm_ext.channel_meeting import Meeting, decoded, encoded
 from slurm_ext.channel_socket import Connection, Unproven, make_room
 from slurm_ext.credential import AuthenticationError, Authenticator
 from slurm_ext.errors import FmslurmError
+from slurm_ext.typed import NamedTuple
 
 #: The largest message, in bytes of JSON.
 FRAME_MAX = 4 << 20

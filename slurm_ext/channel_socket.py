@@ -6,7 +6,8 @@ import contextlib
 import errno
 import resource
 import socket
-from typing import TYPE_CHECKING
+
+from slurm_ext.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slurm_ext.channel_wire import Wire

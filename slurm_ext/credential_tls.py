@@ -15,10 +15,10 @@ import ssl
 import stat
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from slurm_ext.credential import AuthenticationError, Challenge, Side
 from slurm_ext.errors import LackingError, UntrustedFileError
+from slurm_ext.typed import NamedTuple
 
 #: How many keys are valid at once: the newest, and the one before it.
 VALID_KEYS = 2

@@ -12,9 +12,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from slurm_ext.errors import UntrustedFileError
+from slurm_ext.typed import NamedTuple
 
 SCHEMA = 1
 PHASES = ("fact", "intent", "done", "failed")

@@ -12,12 +12,12 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from slurm_ext import command
 from slurm_ext.credential_tls import VALID_KEYS, Key, parse, read_keys
 from slurm_ext.errors import CommandNotFoundError, LackingError, UsageError
 from slurm_ext.files import sync_folder, write_atomic
+from slurm_ext.typed import NamedTuple
 
 #: A key is good for five years at most; doctor asks for another after one.
 KEY_DAYS = 1825

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+
+from slurm_ext.typed import Any, cast
 
 
 class _Lazy:

@@ -7,9 +7,8 @@ is no token, and nothing in it is ever executed or followed by root. Standard li
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 #: Slurm refuses a comment of more than 1024 bytes (seen on 22.05.8, 24.11.5, 26.05.5), and ours stands behind the user's own.
 TOKEN_MAX = 1024

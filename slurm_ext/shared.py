@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext import events
 from slurm_ext.command import call_bounded
@@ -23,6 +22,7 @@ from slurm_ext.errors import FmslurmError
 from slurm_ext.events import Event
 from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_exclusive
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any, NamedTuple
 
 #: How long (seconds) a child may take before its work counts as not done.
 TIMEOUT_S = 2.0

@@ -6,9 +6,9 @@ Standard library only, NamedTuples for their import cost: hooks import this.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 PASS, WARN, FAIL, UNKNOWN = "pass", "warn", "fail", "unknown"
 VERDICTS = (PASS, WARN, FAIL, UNKNOWN)

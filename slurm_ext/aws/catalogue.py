@@ -6,7 +6,7 @@ nothing is compared with it. `efa_devices` is the most the type can have: a laun
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_ext.typed import NamedTuple
 
 _EC2 = "EC2 DescribeInstanceTypes (as published in getmoto/moto moto/ec2/resources/instance_types.json)"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from slurm_ext.errors import LackingError
+from slurm_ext.typed import NamedTuple
 
 #: Ids per call: the API takes at most 100, and MaxResults and InstanceIds exclude each other (EC2 API reference).
 IDS_PER_CALL = 100

@@ -6,9 +6,9 @@ Standard library only, NamedTuples: hooks import this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext import verdict
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Verdict
 
 #: How a group of nodes did: as it should; right but below its floor; a wrong sum; no end; an error.

@@ -5,7 +5,8 @@ Standard library only, no YAML: hooks read these from the pushed JSON snapshot. 
 """
 
 import os
-from typing import NamedTuple
+
+from slurm_ext.typed import NamedTuple
 
 #: The ladder of one room: nothing, decide and write down, also tell people, also act.
 MODES = ("off", "shadow", "warn", "enforce")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 from slurm_ext.config.hostlist import HostlistError, contains
 from slurm_ext.config.model import ROOMS, Mode, Settings
+from slurm_ext.typed import Any, NamedTuple
 
 #: Stands for every room in an off file.
 ALL = "all"

@@ -9,11 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
 
 from slurm_ext.config import model
 from slurm_ext.config.hostlist import HostlistError, split_hostlist
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any, NamedTuple
 
 
 def _hints(shape: type[Any]) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext.command import call_bounded
 from slurm_ext.config import model
@@ -29,6 +28,7 @@ from slurm_ext.config.rules import SECTIONS, Key, check_number, check_together, 
 from slurm_ext.digest import sha256_hex
 from slurm_ext.errors import ConfigError, UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
+from slurm_ext.typed import Any, NamedTuple
 
 SCHEMA = 1
 

@@ -7,11 +7,11 @@ counts by its size. Sources: lsblk(8), md(4), the kernel's md.c (states, (F), (S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import listed, pairs, size_bytes
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 STORE_MODEL = "Instance Storage"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_ext.gate import process_rules, tables
+from slurm_ext.typed import Any
 
 #: Program of a command line -> the role that its output has.
 _PROGRAMS = {

@@ -12,13 +12,13 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 from slurm_ext import command
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import ask_smi, kernel_log, probes
 from slurm_ext.gate.model import Facts, GpuHolder, KernelLine, Probe, Smi
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any, NamedTuple
 
 #: A child says what it found this long (seconds) before the whole look ends, so that its words still arrive.
 MARGIN_S = 0.3

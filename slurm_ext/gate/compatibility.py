@@ -8,9 +8,9 @@ brings itself, in a container or a wheel, is not seen here. Pure, standard libra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import PASS, WARN
 
 #: When every source below was read last.

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, one_line
 
 #: An answer for sixteen GPUs with every warning has a few hundred kilobytes.

@@ -6,12 +6,12 @@ Images (squashfs, ISO) are always full and never a fault; a network file system 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.process_rules import Jobs, is_person
 from slurm_ext.gate.tables import listed, percent, size_bytes, words_of
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 SHM = "/dev/shm"  # noqa: S108 (read, never written)

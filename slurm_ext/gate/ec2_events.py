@@ -8,10 +8,10 @@ metadata events/maintenance/scheduled (State) and spot/instance-action.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import moment_s
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Code -> what to do about it: a reboot or maintenance passes, a stop or retirement takes the instance's host away.

@@ -7,10 +7,10 @@ nothing; counters are 64 bits wide and begin at zero when the driver is loaded. 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from slurm_ext.gate.file_tree import Tree, Unread, has_folder, index, word
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 _INFINIBAND = "sys/class/infiniband"
 _VERBS = "sys/class/infiniband_verbs"

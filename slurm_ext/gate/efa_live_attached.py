@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import NamedTuple
 
 from slurm_ext.errors import FmslurmError
 from slurm_ext.files import read_trusted, write_passing
 from slurm_ext.gate.model import Judged, judged
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import WARN
 
 RECORD = "efa-attached.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from slurm_ext import command
 from slurm_ext.config.model import Settings
@@ -27,6 +26,7 @@ from slurm_ext.gate.efa_live_settings import (
 from slurm_ext.gate.file_tree import Unread
 from slurm_ext.gate.model import Judged
 from slurm_ext.gate.probes import HEALTH, PROLOG, Here
+from slurm_ext.typed import NamedTuple
 
 #: fi_info opens every device: a second or two on a node with 32 of them. One that takes longer hangs.
 TOOL_S = 5.0

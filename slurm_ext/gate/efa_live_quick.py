@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext.gate.efa_live_files import BOUND, CLASS, FOLDER, NODES, VERBS, modes_of, names_in, open_entry, text_of
 from slurm_ext.gate.file_tree import Unread
+from slurm_ext.typed import Any, NamedTuple
 
 #: The counters whose growth over a job says something, those of the device first. Names: amzn-drivers efa_verbs.c.
 COUNTERS = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
 
 from slurm_ext.gate.efa_live_files import (
     BUS,
@@ -22,6 +21,7 @@ from slurm_ext.gate.efa_live_files import (
     text_of,
 )
 from slurm_ext.gate.file_tree import Tree, Unread
+from slurm_ext.typed import NamedTuple
 
 _DEVICE_FACTS = ("vendor", "device", "p2p")
 

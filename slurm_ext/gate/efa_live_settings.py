@@ -7,10 +7,10 @@ Standard library only: hooks import this.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import listed
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, WARN
 
 #: An Ethernet frame inside a VPC may carry so many bytes; all current types take them

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import (
@@ -28,6 +27,7 @@ from slurm_ext.gate.efa_live_read import Function
 from slurm_ext.gate.efa_rules import LATE_S, Wanted
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import EPILOG, HEALTH, PROLOG, Here, Probed
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 
 #: What a capture leaves open and a node in use need not be told: other RDMA devices, a type without EFA.

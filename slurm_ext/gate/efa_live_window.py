@@ -6,12 +6,12 @@ Growth is judged by `efa_counters`, the very rules of the captures. Standard lib
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from slurm_ext.gate import efa_counters
 from slurm_ext.gate.efa_facts import Device
 from slurm_ext.gate.efa_live_quick import COUNTERS
 from slurm_ext.gate.model import Judged, judged
+from slurm_ext.typed import Any
 from slurm_ext.verdict import WARN, Finding
 
 

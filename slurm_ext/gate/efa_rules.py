@@ -7,13 +7,13 @@ in for that. Sources: docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html, amzn
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.efa_facts import NOT_UP, Efa, name_at
 from slurm_ext.gate.efa_missing import missing
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.rdma_text import Function, Port
 from slurm_ext.gate.tables import listed
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: Devices may appear late: AWS's own check asks three times, five seconds apart. The

@@ -6,7 +6,8 @@ Pure, standard library only, light to import.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+
+from slurm_ext.typed import NamedTuple
 
 
 class Unread(NamedTuple):

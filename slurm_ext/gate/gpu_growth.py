@@ -7,9 +7,9 @@ The counters say how long in microseconds, since the driver loaded; a power cap 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
+from slurm_ext.typed import Any
 from slurm_ext.verdict import FAIL, PASS, WARN
 
 #: A GPU that was held down for more than this part of the time between two readings slows a synchronous job.

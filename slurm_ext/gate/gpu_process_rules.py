@@ -6,13 +6,13 @@ Pure. Without a job on the node only the node's own services may hold a GPU: a n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.process_rules import Jobs, Process, is_person
 from slurm_ext.gate.smi import pci_address
 from slurm_ext.gate.tables import listed, words_of
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN
 
 #: Services of a node that open GPUs: DCGM, persistence, fabric and IMEX daemons, MPS, monitoring, the X server.

@@ -7,12 +7,12 @@ whole socket or a part of the memory that is gone is no set-up. Sources: lscpu(1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import HostShape
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.process_rules import Jobs
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Firmware and kernel keep up to some per cent of the memory that a type is sold with (ParallelCluster counts on 95 %).

@@ -7,12 +7,12 @@ itself set back to None. Several lines of one event are one finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate import efa_log, kernel_host, xid
 from slurm_ext.gate.kernel_log import same_boot
 from slurm_ext.gate.model import Judged, KernelLine, judged
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, strength
 
 _PCI = r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"

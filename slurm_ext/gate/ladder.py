@@ -9,9 +9,9 @@ management guide (a failed row remap and the SRAM threshold are for the vendor, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from slurm_ext.slurm.drain_record import STEPS, DrainRecord, PastDrain
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import Finding
 
 DRAIN, RESET, REBOOT, REPLACE = "drain", "reset-gpu", "reboot", "replace"

@@ -7,11 +7,11 @@ lnet's nis table (/sys/kernel/debug/lnet/nis). 1000 is the best health value; it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import listed
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 BEST_HEALTH = 1000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import collect, gpu_growth, probes, rules
 from slurm_ext.gate.model import Facts, Judged, conclude
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Verdict
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import percent, size_bytes
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Used part from which a person should look: our own choice, the same as for local disks.

@@ -7,10 +7,10 @@ lustre/include/lustre_import.h (the words for states). Newer releases quote addr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_ext.gate.file_tree import Tree, Unread, ending, word
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 _CHANGE = pattern(r"- \[ *(-?\d+), *(\w+|<UNKNOWN>) *\]")
 _PARAMETER = pattern(r"((?:[a-z]+)\.(.+)\.(import|state|active))=(.*)")

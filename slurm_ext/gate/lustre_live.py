@@ -6,7 +6,6 @@ Loaded where the quick look saw something odd, and in the epilog and the health 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from slurm_ext import command
 from slurm_ext.config.model import at_node
@@ -19,6 +18,7 @@ from slurm_ext.gate.lustre_rules import RECOVERY_S, SHORT_S, Window
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probe_lustre import PLACES, Seen, error_name
 from slurm_ext.gate.probes import EPILOG, HEALTH, PROLOG, Here
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: A client that has sent so many messages over another network and none over EFA does not use EFA. Our own choice, without a

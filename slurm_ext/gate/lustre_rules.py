@@ -7,12 +7,12 @@ client's dirty pages; a server gives a client 150 s by default), lustre_import.h
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.lnet import Lnet
 from slurm_ext.gate.lustre_facts import STATES, Client, Import
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import listed
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 _GOOD = ("FULL", "IDLE")

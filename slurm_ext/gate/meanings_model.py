@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_ext.typed import NamedTuple
 
 #: Whether a finding convicts its node: always, never, never since it is unknown, or it depends (then `convicts` says on what).
 YES = "yes"

@@ -4,8 +4,8 @@ Standard library only, NamedTuples for their import cost: hooks import this.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict, strongest
 
 

@@ -8,12 +8,12 @@ Sources: proc(5) (mounts, mountinfo), fstab(5), systemd.mount(5) (x-systemd.auto
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.disk_rules import NETWORK, Usage
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import pairs, percent, size_bytes, words_of
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: Types that are turned read-only by the kernel when their disk fails. All others are read-only because someone says so.

@@ -8,10 +8,10 @@ and the health check load the long rules.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from slurm_ext.gate import read_small
 from slurm_ext.gate.probes import PROLOG, Here, Probed
+from slurm_ext.typed import NamedTuple
 
 #: Where releases keep a client's connections (lustre/obdclass: procfs, debugfs from 2.9 on, sysfs for single values).
 PLACES = ("proc/fs/lustre", "sys/kernel/debug/lustre", "sys/fs/lustre")

@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NamedTuple
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate.model import Judged, judged
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import UNKNOWN, Finding
 
 PROLOG, EPILOG, HEALTH = "prolog", "epilog", "health"

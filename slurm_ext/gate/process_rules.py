@@ -7,11 +7,11 @@ A zombie holds nothing but its entry; kernel threads and the services of a node 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import elapsed_s, listed, words_of
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Slurm calls a step unkillable after UnkillableStepTimeout, which ParallelCluster sets to 180 s; before that it is dying.

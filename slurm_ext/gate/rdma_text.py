@@ -7,10 +7,10 @@ iproute2 rdma/link.c (text of two ages, -j), rdma-core's ibv_devinfo(1), pciutil
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 from slurm_ext.gate.efa_facts import is_efa_name
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 _GETINFO = pattern(r"fi_getinfo(?:\(\))?: (?:ret=)?-?(\d+)(?: \(([^)]*)\))?")
 _FIELD = pattern(r"\s*([\w ]+?): *(.*)")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
 
 from slurm_ext.gate.read_small import MOST_NAMES
+from slurm_ext.typed import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.config.model import Settings
 from slurm_ext.gate.model import Facts, Judged, Probe, judged
 from slurm_ext.gate.probes import PROLOG
 from slurm_ext.gate.smi import quiet
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: A GPU that nobody uses holds less than this (MiB): the driver's own share. See gpu_process_rules.

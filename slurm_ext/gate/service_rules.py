@@ -8,12 +8,12 @@ IMEX guides. A unit that is only starting decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.aws import catalogue
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.tables import listed, words_of
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 _MARKS = "●○×x*↻⚪ "

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, something
 from slurm_ext.slurm import states
+from slurm_ext.typed import Any
 
 
 def is_json(text: str) -> bool:

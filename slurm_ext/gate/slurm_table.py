@@ -11,9 +11,9 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from slurm_ext.gate.slurm_views import NOTHING
+from slurm_ext.typed import NamedTuple
 
 #: One row: column name in sinfo's or squeue's own capitals -> cell.
 Row = Mapping[str, str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from slurm_ext.captured import parse_time
 from slurm_ext.slurm.states import NodeState
+from slurm_ext.typed import NamedTuple
 
 #: Words of Slurm for nothing, beside the empty text.
 NOTHING = frozenset(("(null)", "N/A", "n/a", "None", "none", "NONE", "Unknown", "UNKNOWN", "NOT_SET", "(none)"))

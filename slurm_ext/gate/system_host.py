@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_ext.aws.catalogue import HostShape
 from slurm_ext.gate import host_rules, read_small
@@ -15,6 +14,7 @@ from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import HEALTH, Here
 from slurm_ext.gate.process_rules import Jobs
 from slurm_ext.gate.system_quick import EARLIEST_S, POOR_CLOCKS, Seen
+from slurm_ext.typed import Any
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Corrected errors of the job's time from which on a person should look. Our own choice, without a source: a single memory

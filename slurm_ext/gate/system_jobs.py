@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from slurm_ext.gate import process_rules, read_small
 from slurm_ext.gate.model import Judged, judged
@@ -18,6 +17,7 @@ from slurm_ext.gate.process_rules import Jobs, Process
 from slurm_ext.gate.system_quick import MANY_GROUPS, Seen
 from slurm_ext.gate.tables import listed
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import WARN
 
 #: A process list longer than this is not read to its end; then nothing is said of what is not in it.

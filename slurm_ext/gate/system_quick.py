@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_ext.aws.catalogue import HostShape
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import read_small
 from slurm_ext.gate.probes import Here
+from slurm_ext.typed import NamedTuple
 
 #: Model of a local disk (AWS: "SSD instance store volumes", nvme list).
 STORE_MODEL = "Instance Storage"

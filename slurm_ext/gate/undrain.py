@@ -6,13 +6,12 @@ for. Whatever is not known leaves the node where it is. Standard library only: h
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import ladder
 from slurm_ext.slurm import repair
 from slurm_ext.slurm.drain_record import DrainRecord
 from slurm_ext.slurm.model import Node
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: What is to be done: resume the node; forget the record (nothing of ours is on the node any more); nothing.

@@ -6,8 +6,7 @@ Checked on 2026-08-22. A code that is in no row is unknown, not harmless.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 CHECKED_ON = "2026-08-22"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
@@ -21,6 +20,7 @@ from slurm_ext.slurm.breaker_events import hold_back
 from slurm_ext.slurm.hostlist import expand
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.outcome import event_for
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import Finding
 
 #: A hook waits this long (seconds) for one answer of Slurm: the job stands meanwhile.

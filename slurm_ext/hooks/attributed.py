@@ -5,10 +5,10 @@ when the job began. The requeue daemon reads it from the event of the epilog. Pu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from slurm_ext.gate.model import Gpu, Judged
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any
 from slurm_ext.verdict import Finding
 
 #: An event is a line: so many entries at most, and what else there was is counted.

@@ -8,11 +8,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext.files import read_trusted
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.jobfile import path_of
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Finding
 
 FOLDER, SCHEMA = "baselines", 1

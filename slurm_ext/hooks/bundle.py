@@ -15,7 +15,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from slurm_ext import __version__, shared
 from slurm_ext.command import call_bounded
@@ -27,6 +26,7 @@ from slurm_ext.hooks import evidence
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.evidence import Capture, stamp
 from slurm_ext.hooks.evidence_mask import mask
+from slurm_ext.typed import Any
 from slurm_ext.verdict import Finding
 
 FOLDER, SCHEMA = "evidence", 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
 
 #: So many nodes, one after the other, act for the job where others cannot.

@@ -6,12 +6,12 @@ Names seen on 22.05.8, 24.11.5 and 26.05.5; the node list is SLURM_NODELIST on t
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_ext import request as requests
 from slurm_ext.patterns import pattern
 from slurm_ext.request import Request
 from slurm_ext.slurm.hostlist import HostlistError, expand
+from slurm_ext.typed import NamedTuple
 
 _JOB_ID = pattern(r"[0-9]{1,12}")
 _NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from slurm_ext import shared, verdict
 from slurm_ext.config import modes, snapshot
@@ -29,6 +28,7 @@ from slurm_ext.hooks import (
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, with_conf
 from slurm_ext.hooks.supervise import PASS
+from slurm_ext.typed import Any
 from slurm_ext.verdict import FAIL
 
 #: A fault can be logged a moment before the job's own clock says that it began (seconds).

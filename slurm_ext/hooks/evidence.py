@@ -11,12 +11,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext.command import call_all_bounded, call_bounded
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Facts, KernelLine, Probe
 from slurm_ext.hooks.evidence_mask import mask
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Finding, strength
 
 #: One text is cut to so many bytes; no view of a node is longer.

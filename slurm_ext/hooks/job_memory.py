@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import NamedTuple
 
 from slurm_ext.command import call_bounded
 from slurm_ext.hooks import jobfile
+from slurm_ext.typed import NamedTuple
 
 #: How long (seconds) the child may take that looks, and at how many names.
 TIMEOUT_S = 1.0

@@ -12,12 +12,12 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from slurm_ext.command import call_bounded
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.leftovers import start_ticks
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 #: How long (seconds) the child may take that looks and ends.
 TIMEOUT_S = 2.0

@@ -3,9 +3,9 @@
 import json
 import os
 import time
-from typing import Any, NamedTuple
 
 from slurm_ext.files import read_trusted, write_atomic, write_passing
+from slurm_ext.typed import Any, NamedTuple
 
 SCHEMA = 1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import NamedTuple
 
 from slurm_ext.files import read_trusted
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.typed import NamedTuple
 
 #: Below the run folder: one file for each burn-in, `{"job_id": ..., "processes": [[pid, start ticks], ...]}`.
 FOLDER = "burnin"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.typed import NamedTuple
 
 #: That an attempt goes on although its burn-in did not pass; beside shared.STOPPED_FILE, which says that it does not.
 SETTLED_FILE = "settled.json"

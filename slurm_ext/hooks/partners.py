@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.burnin.model import BurninJob, Outcome, unknown
@@ -15,6 +14,7 @@ from slurm_ext.files import read_trusted
 from slurm_ext.hooks import marks
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.marks import Word
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import UNKNOWN
 
 #: A burn-in that is over sooner (seconds) is over before anybody could ask what it does.

@@ -10,11 +10,11 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from slurm_ext import __version__
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.digest import sha256_hex
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import PASS, Verdict
 
 FOLDER, PASSED, VOID = "burnin", "passed.json", "void.json"

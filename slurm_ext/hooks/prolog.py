@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext import verdict
 from slurm_ext.config import modes, snapshot
@@ -17,6 +16,7 @@ from slurm_ext.hooks import baseline, decide, environment, jobfile, marks, passe
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.supervise import FAIL, PASS
+from slurm_ext.typed import Any, NamedTuple
 
 #: How long (seconds) all that is neither gate nor burn-in may take: settings, restore decision, acts, events.
 REST_S = 25.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
 from slurm_ext.config.model import Settings
@@ -11,6 +10,7 @@ from slurm_ext.errors import FmslurmError
 from slurm_ext.gate.model import Judged
 from slurm_ext.hooks import slow_end
 from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last
+from slurm_ext.typed import NamedTuple
 
 OFF, R1, R2 = "off", "r1", "r2"
 

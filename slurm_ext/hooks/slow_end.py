@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import NamedTuple
 
 from slurm_ext.hooks import slow_state
 from slurm_ext.hooks.slow_state import Running
+from slurm_ext.typed import NamedTuple
 
 #: The program that DCGM's daemon starts for a diagnostic.
 DIAGNOSTIC = "nvvs"

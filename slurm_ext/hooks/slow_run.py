@@ -12,12 +12,12 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import open_regular
 from slurm_ext.hooks import slow_end, slow_place, slow_state
 from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last, Running
+from slurm_ext.typed import NamedTuple
 
 #: How long (seconds) a level may take. Nominal r1 is seconds, r2 two minutes; ten and more were measured on eight GPUs.
 LIMITS_S: Mapping[str, float] = {"r1": 300.0, "r2": 1_800.0}

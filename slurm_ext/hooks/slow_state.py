@@ -9,12 +9,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_passing
 from slurm_ext.gate.model import Judged
 from slurm_ext.hooks.slow import RUNNING
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import ACTIONS, VERDICTS, Finding
 
 SCHEMA = 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import local
@@ -11,6 +9,7 @@ from slurm_ext.gate.model import Facts
 from slurm_ext.hooks import decide, passes
 from slurm_ext.hooks.decide import PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import FAIL, PASS
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slurm_ext.burnin.model import Outcome
 from slurm_ext.config.model import Settings
 from slurm_ext.hooks.decide import PASS_ON, STOP_JOB, Plan, names_of
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.typed import Any
 from slurm_ext.verdict import PASS, UNKNOWN, WARN, one_line
 
 #: The rule of an outcome that only says that an earlier pass still holds.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError
+from slurm_ext.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a hook that only reads a hostlist must not import a backend
     from slurm_ext.slurm.protocol import Slurm

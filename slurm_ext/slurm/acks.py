@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.files import read_trusted, write_atomic
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any, NamedTuple
 
 FOLDER = "acks"
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from slurm_ext.config.model import Drain, Settings
 from slurm_ext.config.modes import Heartbeat, heartbeat_is_fresh
 from slurm_ext.slurm.model import Node
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import REASON_PREFIX
 
 #: The finding of a drain that a person asked for, and how the reason of such a drain begins.

@@ -11,11 +11,11 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
+from slurm_ext.typed import Any, NamedTuple
 
 SCHEMA = 1
 FOLDER, HISTORY = "drained", "history"

@@ -17,7 +17,6 @@ import json
 import os
 import time
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from slurm_ext import shared
 from slurm_ext.config.model import Drain
@@ -25,6 +24,7 @@ from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import owner_is_trusted, read_trusted, sync_folder
 from slurm_ext.patterns import pattern
 from slurm_ext.slurm.breaker import FIRST_BOOT, HOURLY, NO_LEDGER, WINDOW_S, Entry, Ruling, judge_drain
+from slurm_ext.typed import Any
 
 SCHEMA = 2
 

@@ -5,7 +5,7 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_ext.typed import NamedTuple
 
 
 class Job(NamedTuple):

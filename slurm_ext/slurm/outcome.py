@@ -5,13 +5,12 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import effective_mode
 from slurm_ext.events import Event
 from slurm_ext.slurm.journal import Journal
+from slurm_ext.typed import NamedTuple
 
 #: What an Outcome's `result` may be.
 RESULTS = (

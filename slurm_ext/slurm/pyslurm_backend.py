@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from slurm_ext.command import call_bounded
 from slurm_ext.config.model import Settings
@@ -19,6 +18,7 @@ from slurm_ext.errors import LackingError, SlurmError
 from slurm_ext.slurm import TIMEOUT_S, parse
 from slurm_ext.slurm.cli_backend import CliBackend, checked_job_id
 from slurm_ext.slurm.model import Job
+from slurm_ext.typed import Any
 
 
 def _import(slurm_conf: str) -> Any:

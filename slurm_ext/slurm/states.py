@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+
+from slurm_ext.typed import NamedTuple
 
 #: Checked on 2026-11-30, against 26.05.3.
 CHECKED = "2026-11-30"

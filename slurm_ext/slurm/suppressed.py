@@ -13,13 +13,13 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
 
 from slurm_ext import shared
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
 from slurm_ext.slurm import ledger
 from slurm_ext.slurm.breaker import FIRST_BOOT, WINDOW_S, Entry
+from slurm_ext.typed import Any, NamedTuple
 
 FOLDER = "suppressed"
 
