@@ -78,32 +78,39 @@ def _guarded(folder: str, job_id: str, names: tuple[str, ...] | None) -> bytes:
 def _edit(folder: str, own: bytes, names: tuple[str, ...] | None) -> list[str]:
     """Edit under a lock on the folder itself, so that no other hook's line is lost; return what could not be done."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not owner_is_trusted(os.fstat(directory)):
-        return [f"{folder} belongs to another user, or others may write it"]
-    fcntl.flock(directory, fcntl.LOCK_EX)  # the caller gives this child up in time; the lock goes with it
-    troubles = []
-    there = os.listdir(directory)
-    for name in there:
-        if name.startswith(_TEMPORARY):  # of a hook that was killed in the middle: nobody else has the lock
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=directory)
-    adds = names is not None
-    for name in names if names is not None else [name for name in there if _FILE.fullmatch(name)][:FILES_MAX]:
-        try:
-            lines = _lines(directory, name)
-            kept = [line for line in lines if line.strip() != own]
-            if adds:
-                if kept == lines:
-                    _write(directory, name, b"\n".join([*lines, own]) + b"\n")
-            elif kept == lines:
-                continue
-            elif any(line.strip() for line in kept):
-                _write(directory, name, b"\n".join(kept) + b"\n")
-            else:
-                os.unlink(name, dir_fd=directory)
-        except OSError as exc:
-            troubles.append(f"{name}: {exc.strerror or exc}")
-    return troubles
+    try:
+        if not owner_is_trusted(os.fstat(directory)):
+            return [f"{folder} belongs to another user, or others may write it"]
+        fcntl.flock(directory, fcntl.LOCK_EX)  # the caller gives this child up in time; the lock goes with it
+        there = os.listdir(directory)
+        for name in there:
+            if name.startswith(_TEMPORARY):  # of a hook that was killed in the middle: nobody else has the lock
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+        troubles = []
+        wanted = [name for name in there if _FILE.fullmatch(name)][:FILES_MAX] if names is None else names
+        for name in wanted:
+            try:
+                _edit_file(directory, name, own, adds=names is not None)
+            except OSError as exc:
+                troubles.append(f"{name}: {exc.strerror or exc}")
+        return troubles
+    finally:
+        os.close(directory)
+
+
+def _edit_file(directory: int, name: str, own: bytes, *, adds: bool) -> None:
+    lines = _lines(directory, name)
+    others = [line for line in lines if line.strip() != own]
+    if adds:
+        if others == lines:
+            _write(directory, name, b"\n".join([*lines, own]) + b"\n")
+    elif others == lines:
+        return
+    elif any(line.strip() for line in others):
+        _write(directory, name, b"\n".join(others) + b"\n")
+    else:
+        os.unlink(name, dir_fd=directory)
 
 
 def _lines(directory: int, name: str) -> list[bytes]:
