@@ -84,6 +84,9 @@ def _devices(efa: efa_facts.Efa, wanted: Wanted, number: Number) -> list[Judged]
         if item.verdict == FAIL and finding.id in _LIKE_LATE and 0 <= (wanted.boot_age_s or LATE_S) < LATE_S:
             line = f"{finding.evidence[0]}, {wanted.boot_age_s:.0f} s after boot: it may still come"
             items.append(judged(UNKNOWN, "efa.late", "node", "warn", line))
+        elif finding.id == "efa.missing" and not efa.devices and efa.on_bus == ():
+            line = "no EFA function is on the PCI bus: none was attached, or none is left"
+            items.append(judged(FAIL, "efa.none-there", "node", "drain", *finding.evidence, line))
         elif finding.id in ("efa.missing", "efa.none-there") and not number.attached:
             line = f"how many were attached is not known; a {wanted.instance_type} can have {wanted.number}"
             items.append(Judged(finding._replace(evidence=(*finding.evidence, line)), item.verdict))
