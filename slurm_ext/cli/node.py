@@ -9,6 +9,7 @@ import click
 
 from slurm_ext import events
 from slurm_ext.cli.mode import caller
+from slurm_ext.cli.node_versions import node_versions
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.locate import trail_path
@@ -33,6 +34,9 @@ def node(context: click.Context) -> None:
     """Nodes: who is out, for what, by whom. Without a command: list."""
     if context.invoked_subcommand is None:
         context.invoke(list_nodes)
+
+
+node.add_command(node_versions)
 
 
 @node.command("list")
