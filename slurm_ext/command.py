@@ -11,13 +11,14 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slurm_ext.errors import CommandNotFoundError
 from slurm_ext.spawn import Program, spawn
+from slurm_ext.typed import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
+    from typing import TypeAlias
 
     Child: TypeAlias = Program | "subprocess.Popen[bytes]"
 
