@@ -40,9 +40,9 @@ def read(path: str, most: int = 4096) -> str | OSError:
 
 
 def number(path: str) -> int | None:
-    """Return the whole number that a small file holds."""
+    """Return the whole number that a small file holds; no counter of the kernel has more than twenty digits."""
     said = (text(path, 64) or "").strip()
-    return int(said) if said.isascii() and said.isdigit() else None
+    return int(said) if len(said) <= 20 and said.isascii() and said.isdigit() else None
 
 
 def names(path: str) -> list[str] | None:

@@ -61,7 +61,9 @@ def _disk(here: Here, one: Controller) -> block_rules.Disk:
     sectors = read_small.number(here.path(f"sys/block/{name}/size"))
     shut = read_small.number(here.path(f"sys/block/{name}/ro"))
     size = None if sectors is None else sectors * 512.0
-    return block_rules.Disk(name, size, one.model, None if shut is None else shut == 1, one.state)
+    # A model of other words, or none, tells nothing: then the size may.
+    model = one.model if block_rules.STORE_MODEL in one.model or block_rules.EBS_MODEL in one.model else ""
+    return block_rules.Disk(name, size, model, None if shut is None else shut == 1, one.state)
 
 
 def disks(nvme: tuple[Controller, ...], listed: list[block_rules.Disk], shape: HostShape | None) -> list[Judged]:
@@ -72,6 +74,11 @@ def disks(nvme: tuple[Controller, ...], listed: list[block_rules.Disk], shape: H
     expected = shape.nvme_count if shape is not None else None
     listing = block_rules.Listing(tuple(listed), models, sizes)
     items = block_rules.judge_disks(listing, expected=expected, disk_gb=shape.nvme_gb if shape else 0)
+    blind = [disk.name for disk in listed if not disk.model and disk.size is None]
+    if blind and any(item.finding.id == "disk.nvme-missing" for item in items):
+        line = f"what {', '.join(blind[:4])} is cannot be read, so the local disks cannot be counted"
+        items = [item for item in items if item.finding.id != "disk.nvme-missing"]
+        items.append(judged(UNKNOWN, "disk.nvme-unclear", "node", "none", line))
     for one in nvme:
         if one.state in ("resetting", "connecting", "new"):
             line = f"the controller is {one.state}: the disk does not answer at this moment"
