@@ -7,23 +7,11 @@ Exit 0 whatever was measured: a machine that is busy with other things misses pr
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
-import os
 import sys
-import time
-from typing import NamedTuple
+
+from promises import Promise, run
 
 PARTS = ("plan", "control", "gate")
-
-
-class Promise(NamedTuple):
-    """What a figure was promised to be: at most or at least `bound`; `unit` for the reader."""
-
-    figure: str
-    bound: float | None
-    at_least: bool = False
-    unit: str = ""
 
 
 PROMISES = (
@@ -47,33 +35,11 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="simulate and repeat more")
     parser.add_argument("--only", default=",".join(PARTS), help="some of plan, control, gate, with commas")
     wanted = parser.parse_args()
-    found: dict[str, float] = {}
-    for part in wanted.only.split(","):
-        if part not in PARTS:
-            parser.error(f"--only {part}: there are {', '.join(PARTS)}")
-        started = time.monotonic()
-        measured = importlib.import_module(f"burnin_{part}").figures(wanted.full)
-        print(f"({part}: {time.monotonic() - started:.0f} s)\n", flush=True)
-        found |= measured
-    print(f"{'figure':30} {'measured':>12}   promised, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for promise in PROMISES:
-        _print(promise, found.get(promise.figure))
-    for name in sorted(found.keys() - {promise.figure for promise in PROMISES}):
-        print(f"{name:30} {found[name]:>12g}")
-    print(json.dumps({"bench": "burnin", "figures": found}))
+    parts = wanted.only.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"--only {unknown[0]}: there are {', '.join(PARTS)}")
+    run("burnin", parts, PROMISES, full=wanted.full)
     return 0
-
-
-def _print(promise: Promise, value: float | None) -> None:
-    if value is None:
-        print(f"{promise.figure:30} {'-':>12}   not measured here")
-        return
-    words = ""
-    if promise.bound is not None:
-        kept = value >= promise.bound if promise.at_least else value <= promise.bound
-        words = f"{'at least' if promise.at_least else 'at most'} {promise.bound:g} {promise.unit}".rstrip()
-        words += "" if kept else "   MISSED"
-    print(f"{promise.figure:30} {value:>12g}   {words}".rstrip())
 
 
 if __name__ == "__main__":
