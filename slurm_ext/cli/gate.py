@@ -1,4 +1,4 @@
-"""`fmslurm gate check|list|replay`: may this node run a job?"""
+"""`fmslurm gate check|list|stats|explain|prove|replay`: may this node run a job?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any
 import click
 
 from slurm_ext import verdict
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.gate_explain import explain
+from slurm_ext.cli.gate_list import list_checks, stats
+from slurm_ext.cli.gate_prove import prove
+from slurm_ext.cli.output import fields_option, say_fields, say_json
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import machine_name
 from slurm_ext.errors import EXIT_FINDING, EXIT_OK, FmslurmError
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN, Verdict
+
+CHECK_COLUMNS = ("check", "result", "target", "action", "evidence")
 
 
 def this_node() -> str:
@@ -26,52 +31,81 @@ def gate() -> None:
     """May this node run a job?"""
 
 
+gate.add_command(list_checks)
+gate.add_command(stats)
+gate.add_command(explain)
+gate.add_command(prove)
+
+
 @gate.command()
-@click.option("--node", default=None, help="the node's name, where paths in the configuration hold %n")
-@click.option("--strict", is_flag=True, help="exit 1 for a warning, too")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object")
-def check(node: str | None, strict: bool, as_json: bool) -> int:
-    """Look at this node as the prolog would, and change nothing. Exit 1 where a job should not start here."""
-    from slurm_ext.gate import local
+@click.option("--node", default=None, help="The node's name, where paths in the configuration hold %n.")
+@click.option(
+    "--phase", default="health", type=click.Choice(["prolog", "health"]), show_default=True, help="Look as this hook."
+)
+@click.option("--all", "every", is_flag=True, help="A row for each check, those that passed, too.")
+@click.option("--strict", is_flag=True, help="Exit 1 for a warning or for what could not be told, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@fields_option(*CHECK_COLUMNS)
+def check(
+    node: str | None, phase: str, every: bool, strict: bool, as_json: bool, fields: tuple[str, ...], noheader: bool
+) -> int:
+    """Look at this node as the hooks would, and change nothing. Exit 1 where a job should not start here."""
+    from slurm_ext.gate import local, results
 
     name = node or this_node()
     settings = site_settings()
-    seen = local.look(settings, name, phase="health", job_window=None, deadline_s=settings.gate.deadline_s)
+    seen = local.look(settings, name, phase=phase, job_window=None, deadline_s=settings.gate.deadline_s)
+    rows = results.of_look(seen, settings, phase)
+    root = os.geteuid() == 0
     if as_json:
-        say_json({"node": name, **verdict.to_json(seen.verdict), "seconds": round(seen.seconds, 3)})
+        say_json(
+            {
+                "node": name,
+                **verdict.to_json(seen.verdict),
+                "seconds": round(seen.seconds, 3),
+                "phase": phase,
+                "root": root,
+                "counts": results.counted(rows),
+                "checks": [row._asdict() for row in rows],
+                "unread": list(seen.facts.unread),
+            }
+        )
     else:
         click.echo(f"{name}: {seen.words()}: {seen.verdict.reason}")
-        rows = [(f.id, f.target, f.action, f.evidence[0] if f.evidence else "") for f in seen.verdict.findings]
-        if rows:
-            say_table(("FINDING", "TARGET", "ACTION", "EVIDENCE"), rows)
-    bad = (FAIL, WARN) if strict else (FAIL,)
+        click.echo(f"{results.words(rows)}, phase {phase}")
+        if shown := _shown(seen, rows, every=every):
+            say_fields(shown, CHECK_COLUMNS, fields=fields, noheader=noheader)
+        if seen.facts.unread:
+            click.echo(f"could not be read: {', '.join(seen.facts.unread)}", err=True)
+        if not root:
+            click.echo("not root: what only root may read is told as unknown; sudo shows what the hooks see", err=True)
+    bad = (FAIL, WARN, UNKNOWN) if strict else (FAIL,)
     return EXIT_FINDING if seen.verdict.verdict in bad else EXIT_OK
 
 
-@gate.command("list")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object")
-@click.option("--noheader", is_flag=True, help="no line of column names")
-def list_(as_json: bool, noheader: bool) -> None:
-    """List what the gate looks at, and which of it this site has disabled."""
-    from slurm_ext.gate.checks import every
-
-    disabled = tuple(word for word in site_settings().gate.disabled if word)
-    rows = [
-        (row.id, "off" if disabled and row.id.startswith(disabled) else "on", row.what, row.means)
-        for row in every()
+def _shown(seen: Any, rows: Any, *, every: bool) -> list[dict[str, str]]:
+    """Return the table: each finding, and what could not be looked at; with `every` the other checks, too."""
+    shown = [
+        {
+            "check": item.finding.id,
+            "result": item.verdict,
+            "target": item.finding.target,
+            "action": item.finding.action,
+            "evidence": item.finding.evidence[0] if item.finding.evidence else "",
+        }
+        for item in seen.items
     ]
-    if as_json:
-        checks = [
-            {"finding": name, "state": state, "looks_at": what, "means": does} for name, state, what, does in rows
-        ]
-        say_json({"checks": checks, "disabled": list(disabled)})
-    else:
-        say_table(("FINDING", "STATE", "LOOKS AT", "MEANS"), rows, header=not noheader)
+    found = [item.finding.id for item in seen.items]
+    for row in rows:
+        if any(id_.startswith(row.check) for id_ in found) or not (every or row.result == UNKNOWN):
+            continue
+        shown.append({"check": row.check, "result": row.result, "target": "", "action": "", "evidence": row.why})
+    return shown
 
 
 @gate.command()
 @click.argument("folders", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="one JSON line for each folder, in order")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line for each folder, in order.")
 def replay(folders: tuple[str, ...], as_json: bool) -> int:
     """Judge captured folders by the rules of the live gate. Exit 0 where every folder got an answer, `unknown` included."""
     for folder in folders:

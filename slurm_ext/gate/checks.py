@@ -9,9 +9,14 @@ _SLOW = (EPILOG, HEALTH)
 _JOB = (EPILOG,)
 _SMI = "one nvidia-smi call, shared"
 _LOG = "one read of the kernel's ring, shared"
+_APPS = "one nvidia-smi call; a doubt is looked at twice"
+_NVLINK = "two nvidia-smi calls"
 _FILES = "a few small files"
+SCRATCH = "one write of 4 KiB in each folder"
+MOUNTS = "one file call in each mount"
 
-#: What is found outside the probes. An id that ends in - or . is the beginning of several.
+#: What is found outside the probes. An id that ends in - or . is the beginning of several. Notes that change no verdict
+#: (errors counted in a job's time, its own Xid, a power cap) are left out.
 OWN: tuple[Check, ...] = (
     Check("gpu.missing", "nvidia-smi lists fewer GPUs than the instance type has", "fail, reboot", cost=_SMI),
     Check("gpu.lost", "nvidia-smi says that a GPU is lost", "fail, reboot", cost=_SMI),
@@ -22,7 +27,12 @@ OWN: tuple[Check, ...] = (
         cost=_SMI,
     ),
     Check("gpu.smi-", "nvidia-smi does not answer in time, is missing, or ends in an error", "unknown", cost=_SMI),
+    Check("gpu.requires-reset", "nvidia-smi says so in place of a GPU's values", "fail, reset-gpu", cost=_SMI),
+    Check("gpu.values-unreadable", "several values of a GPU's health come back as errors", "unknown", cost=_SMI),
+    Check("gpu.probe-output-cut", "nvidia-smi's answer ends too early", "unknown", cost=_SMI),
+    Check("gpu.inforom-corrupt", "nvidia-smi warns that an infoROM is corrupted", "warn, replace", cost=_SMI),
     Check("gpu.ecc-uncorrected", "uncorrected ECC errors since the driver loaded", "fail, reset-gpu", cost=_SMI),
+    Check("gpu.sram-threshold", "the SRAM error threshold is exceeded", "fail, replace", cost=_SMI),
     Check("gpu.row-remap-failure", "a row remap failed: no spare rows are left", "fail, replace", cost=_SMI),
     Check("gpu.row-remap-pending", "a row remap waits for the next reset", "warn, reset-gpu when idle", cost=_SMI),
     Check(
@@ -31,16 +41,42 @@ OWN: tuple[Check, ...] = (
         "fail, as it says; an unknown word is unknown",
         cost=_SMI,
     ),
+    Check(
+        "gpu.fabric-",
+        "a GPU's registration with the NVSwitch fabric: not done long after boot, or ended in an error",
+        "fail, drain; soon after boot unknown",
+        cost=_SMI,
+    ),
+    Check("gpu.hot", "no degrees are left before a GPU slows itself down (T.Limit)", "warn", cost=_SMI),
     Check("gpu.pcie-width", "a PCIe link narrower than it can be, outside power saving", "warn", cost=_SMI),
     Check("gpu.persistence-off", "persistence mode is off", "warn", cost=_SMI),
     Check("gpu.mig-enabled", "MIG is on", "warn", cost=_SMI),
     Check(
         "gpu.leftover-processes",
-        "programs on the GPUs before the job has started",
-        "warn",
-        (PROLOG,),
-        "one nvidia-smi call",
+        "programs on GPUs before a job has started, or left by one that has ended",
+        "warn; those of the ended job that stay: fail, drain",
+        cost=_APPS,
     ),
+    Check("gpu.memory-in-use", "GPU memory in use before a job, and no program is listed", "warn", (PROLOG,), _APPS),
+    Check(
+        "gpu.memory-leak",
+        "GPU memory that stays in use though no program is listed",
+        "fail, reset-gpu; warn where a screen or the system may hold it",
+        _SLOW,
+        _APPS,
+    ),
+    Check("gpu.nvlink-down", "NVLinks that are down, by the GPU's type", "fail, reset-gpu", _SLOW, _NVLINK),
+    Check("gpu.nvlink-speed", "NVLinks slower than the others", "warn", _SLOW, _NVLINK),
+    Check("gpu.nvlink-errors", "error counters of NVLinks since the driver loaded", "warn", _SLOW, _NVLINK),
+    Check("gpu.nvlink-unreadable", "NVLink's states cannot be read, or end too early", "unknown", _SLOW, _NVLINK),
+    Check(
+        "gpu.hw-",
+        "time a GPU was held down by hardware (heat, power brake) during the job",
+        "more than half of it: fail, drain; else warn",
+        _JOB,
+        _SMI,
+    ),
+    Check("gpu.sw-thermal", "time a GPU was slowed by the driver for its heat during the job", "warn", _JOB, _SMI),
     Check(
         "gpu.xid-",
         "Xid lines of this boot, by NVIDIA's catalogue",
@@ -57,13 +93,13 @@ OWN: tuple[Check, ...] = (
         "disk.",
         "scratch folders (gate.nvme_dirs) missing, read-only, full; NVMe lines in the kernel log",
         "fail or warn",
-        cost="one write of 4 KiB in each folder",
+        cost=SCRATCH,
     ),
     Check(
         "fs.",
         "Lustre mounts (gate.lustre_mounts) not mounted, or not answering",
         "fail, drain; a hang is unknown",
-        cost="one file call in each mount",
+        cost=MOUNTS,
     ),
     Check("clock.unsynchronised", "no daemon disciplines the clock", "warn", cost="one system call"),
 )
@@ -72,3 +108,18 @@ OWN: tuple[Check, ...] = (
 def every() -> tuple[Check, ...]:
     """Return a row for everything the live gate can find: its own, then each probe's."""
     return OWN + tuple(row for name in probes.PROBES for row in probes.module_of(name).CHECKS)
+
+
+def by_probe() -> dict[str, tuple[Check, ...]]:
+    """Return each probe's rows by its name."""
+    return {name: tuple(probes.module_of(name).CHECKS) for name in probes.PROBES}
+
+
+def asks_smi(row: Check) -> bool:
+    """Say whether a check reads what nvidia-smi says of all GPUs."""
+    return row.cost == _SMI
+
+
+def reads_log(row: Check) -> bool:
+    """Say whether a check reads the kernel log."""
+    return row.cost == _LOG

@@ -1,0 +1,109 @@
+"""One look -> what became of every check: passed, found something, could not look, is off, or does not belong here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slurm_ext.config.model import Settings
+from slurm_ext.gate import checks
+from slurm_ext.gate.local import Look
+from slurm_ext.gate.model import Facts, Judged
+from slurm_ext.gate.probes import Check
+from slurm_ext.typed import NamedTuple
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
+
+#: What became of a check beside the four verdicts: switched off, or nothing here to look at.
+OFF, NOTHING = "off", "-"
+
+_WORST = (FAIL, UNKNOWN, WARN, PASS)
+
+
+class Result(NamedTuple):
+    """What became of one check in one look: `result` is a verdict, OFF or NOTHING; `why` says more where it is not pass."""
+
+    check: str
+    result: str
+    why: str = ""
+
+
+def of_look(look: Look, settings: Settings, phase: str) -> list[Result]:
+    """Return one row for each check of this phase, and one for each finding that no check announces."""
+    disabled = tuple(word for word in settings.gate.disabled if word)
+    every = checks.every()
+    blind = _blind(every, look)
+    rows: list[Result] = []
+    told: set[str] = set()
+    for check in every:
+        if phase not in check.phases:
+            continue
+        mine = [item for item in look.items if item.finding.id.startswith(check.id)]
+        told |= {item.finding.id for item in mine}
+        if disabled and check.id.startswith(disabled):
+            rows.append(Result(check.id, OFF, "named in gate.disabled"))
+        elif mine:
+            rows.append(Result(check.id, *_worst(mine)))
+        else:
+            rows.append(_silent(check, look.facts, settings, blind))
+    others = {item.finding.id: item for item in look.items if item.finding.id not in told}
+    return rows + [Result(id_, *_worst([item])) for id_, item in others.items()]
+
+
+def _worst(items: Iterable[Judged]) -> tuple[str, str]:
+    item = min(items, key=lambda one: _WORST.index(one.verdict))
+    said = item.finding.evidence[0] if item.finding.evidence else ""
+    return item.verdict, f"{item.finding.target}: {said}" if said else item.finding.target
+
+
+def _blind(every: Iterable[Check], look: Look) -> Mapping[str, str]:
+    """Return the ids of checks whose look did not end, with why: a silent check is no passed one then."""
+    found: dict[str, str] = {}
+    lost = {item.finding.id.removesuffix(".no-answer") for item in look.items if item.finding.id.endswith(".no-answer")}
+    for name, rows in checks.by_probe().items():
+        if name in lost:
+            found |= {row.id: f"the look at {name} did not end" for row in rows}
+    facts = look.facts
+    for row in every:
+        if row.id.startswith("gpu.") and checks.asks_smi(row) and facts.smi is not None and not _has_gpus(facts):
+            found.setdefault(row.id, "nvidia-smi gave no whole answer")
+        if checks.reads_log(row) and facts.kernel is None:
+            found.setdefault(row.id, "the kernel log could not be read")
+    return found
+
+
+def _has_gpus(facts: Facts) -> bool:
+    return facts.smi is not None and facts.smi.complete and not facts.smi.timed_out and bool(facts.smi.gpus)
+
+
+def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, str]) -> Result:
+    """Return the row of a check that found nothing: it passed, it could not look, or there was nothing to look at."""
+    if check.id in blind:
+        return Result(check.id, UNKNOWN, blind[check.id])
+    if checks.asks_smi(check) and facts.smi is None:
+        return Result(check.id, NOTHING, "there is no nvidia-smi")
+    if check.cost == checks.SCRATCH and not settings.gate.nvme_dirs and facts.kernel is None:
+        return Result(check.id, NOTHING, "gate.nvme_dirs is empty")
+    if check.cost == checks.MOUNTS and not settings.gate.lustre_mounts:
+        return Result(check.id, NOTHING, "gate.lustre_mounts is empty")
+    return Result(check.id, PASS)
+
+
+def counted(rows: Iterable[Result]) -> dict[str, int]:
+    """Return how many checks came to each result."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.result] = counts.get(row.result, 0) + 1
+    return counts
+
+
+def words(rows: Iterable[Result]) -> str:
+    """Return one line: how many passed, warn, failed, could not look, are off."""
+    counts = counted(rows)
+    named = (
+        (PASS, "passed"),
+        (WARN, "warn"),
+        (FAIL, "failed"),
+        (UNKNOWN, "could not tell"),
+        (OFF, "off"),
+        (NOTHING, "with nothing to look at"),
+    )
+    return ", ".join(f"{counts[key]} {word}" for key, word in named if counts.get(key)) or "no check ran"
