@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from slurm_ext.aws import catalogue
@@ -17,11 +18,13 @@ from slurm_ext.gate import (
     kernel_rules,
     mount_rules,
     process_rules,
+    rules,
     service_rules,
+    system_host,
     tables,
 )
 from slurm_ext.gate.case_context import FILES, files_in, jobs_of, references, role_of, tool_of
-from slurm_ext.gate.model import Judged, judged
+from slurm_ext.gate.model import Judged, Probe, judged
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, UNKNOWN
 
@@ -89,6 +92,8 @@ class _Reader:
             "lscpu": self._lscpu,
             "load": lambda text: host_rules.judge_load(text, self.want, self.jobs),
             "events": self._events,
+            "scratch": self._scratch,
+            "memory_errors": self._memory_errors,
             **dict.fromkeys(("dmesg", "journal", "kmsg", "syslog"), self._kernel),
         }
         items: list[Judged] = []
@@ -236,6 +241,23 @@ class _Reader:
             line = f"how many local disks {self.case.instance_type} has is not known"
             items.append(judged(UNKNOWN, "disk.no-reference", "node", "none", line))
         return items
+
+    def _scratch(self, text: str) -> list[Judged] | None:
+        """Judge what a live look found out about the scratch folders, as a bundle of evidence has it."""
+        try:
+            told = json.loads(text)
+            probes, least = [Probe(**probe) for probe in told["probes"]], float(told["min_free_percent"])
+            return [item for probe in probes for item in rules.scratch(probe, least)]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
+
+    def _memory_errors(self, text: str) -> list[Judged] | None:
+        """Judge the memory controllers' counts of corrected and uncorrected errors since boot, likewise."""
+        try:
+            counts = {str(name): (int(few), int(bad)) for name, (few, bad) in json.loads(text).items()}
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            return None
+        return system_host.errors(counts, None)
 
     def _mdstat(self, text: str) -> list[Judged] | None:
         found = block_rules.parse_mdstat(text)

@@ -42,7 +42,7 @@ def judge(
     if facts.links is not None:
         items += _links(facts, row)
     for probe in facts.scratch:
-        items += _scratch(probe, settings.gate.min_free_percent)
+        items += scratch(probe, settings.gate.min_free_percent)
     for probe in facts.lustre:
         items += _lustre(probe, facts.mounts)
     for probed in facts.probed.values():
@@ -123,7 +123,8 @@ def _kernel(facts: Facts) -> list[Judged]:
     return items
 
 
-def _scratch(probe: Probe, min_free_percent: float) -> list[Judged]:
+def scratch(probe: Probe, min_free_percent: float) -> list[Judged]:
+    """Return what writing to a scratch folder, and its space, say."""
     target = f"fs:{probe.path}"
     if probe.error == "timeout":
         line = f"no answer within {probe.seconds:g} s"

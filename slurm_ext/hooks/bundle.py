@@ -25,7 +25,7 @@ from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import evidence
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.evidence import Capture, stamp
-from slurm_ext.hooks.evidence_mask import mask
+from slurm_ext.hooks.evidence_mask import mask_all
 from slurm_ext.typed import Any
 from slurm_ext.verdict import Finding
 
@@ -92,14 +92,15 @@ def _save(
         return ""
     limits = [part * deadline_s for part in _PARTS]
     root = at_node(settings.site.root, node)
-    raw = evidence.read_again(root, limits[0])
+    raw = evidence.read_again(root, limits[0]) | {"min_free_percent": str(settings.gate.min_free_percent)}
     masked = settings.observe.mask
     chosen, said, made = evidence.choose(look, raw, about, now, masked=masked, timeout_s=limits[1])
+    hide = mask_all if masked else (lambda told: told)
+    measured = {"measured": json.dumps(hide(dict(data)), indent=1, default=str)} if data else {}
     if about.id.startswith("burnin."):
-        chosen, said = (
-            Capture("burnin", {"measured": json.dumps(data, default=str)}),
-            "a burn-in is judged by its nodes together",
-        )
+        chosen, said = Capture("burnin", measured), "a burn-in is judged by its nodes together"
+    else:
+        made["measured"] = Capture("more", measured)
     context = {
         "node": node,
         "time": stamp(now),
@@ -112,14 +113,12 @@ def _save(
         "job": {"id": job.job_id, "attempt": job.attempt, "gpus": job.gpu_ids, "start_s": job.start_s}
         if job is not None and job.job_id != "0"
         else None,
-        "in_window": list(look.in_window[-40:])
-        if not masked
-        else [mask(line) for line in look.in_window[-40:]],
+        "in_window": list(look.in_window[-40:]),
         "replay": said,
         "version": __version__,
         "config": settings.source_hash[:12],
     }
-    files = folder_of(chosen, made, context, look.facts.instance_type)
+    files = folder_of(chosen, made, hide(context), look.facts.instance_type)
     name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{re.sub(r'[^A-Za-z0-9._-]', '-', about.id)[:80]}"
     keep_s = settings.observe.retention_d * 86_400
     above = os.path.join(share, FOLDER, node) if share and shared.NODE_NAME.fullmatch(node) else ""

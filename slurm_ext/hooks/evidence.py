@@ -17,7 +17,7 @@ from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Facts, KernelLine, Probe
 from slurm_ext.hooks.evidence_mask import mask
 from slurm_ext.typed import Any, NamedTuple
-from slurm_ext.verdict import Finding, strength
+from slurm_ext.verdict import Finding
 
 #: One text is cut to so many bytes; no view of a node is longer.
 TEXT_BYTES = 256 << 10
@@ -32,6 +32,18 @@ _SYSTEM = {
     "load": "proc/loadavg",
     "fstab": "etc/fstab",
     "mountinfo": "proc/self/mountinfo",
+}
+
+#: What tells a finding of group system, by the beginning of its id; the other views lie beside it. Others: all of them.
+_TOLD_BY = {
+    "disk.scratch-": ("scratch",),
+    "disk.full": ("df",),
+    "disk.no-inodes": ("df_inodes",),
+    "disk.": ("lsblk",),
+    "raid.": ("mdstat",),
+    "fs.": ("mountinfo",),
+    "memory.": ("memory_errors",),
+    "host.memory": ("meminfo",),
 }
 
 #: Folders of Lustre and LNet whose files a client's state stands in (lustre_facts reads the same).
@@ -72,12 +84,20 @@ def captures(look: Look, raw: Mapping[str, str], finding: Finding, now: float) -
             smi["stderr"] = stderr
         run = {"command": "nvidia-smi --query-gpu --format=csv", "exit_code": facts.smi.exit_code}
         run |= {"timed_out": facts.smi.timed_out, "elapsed_s": facts.smi.elapsed_s, "now": stamp(now)}
+        if facts.links is not None and facts.links.state is not None and finding.id.startswith("gpu.nvlink"):
+            smi["nvlink"] = facts.links.state
         if facts.boot_age_s is not None:
             run["boot_time"] = stamp(now - facts.boot_age_s)
     mounts = {"mounts": "\n".join(facts.mounts) + "\n"} if facts.mounts else {}
-    failed, of_lustre = _failed(facts.scratch, finding), _failed(facts.lustre, finding)
+    of_lustre = _failed(facts.lustre, finding)
     recovery = {"smi_csv": facts.smi.text} if facts.smi is not None and facts.smi.text else {}
-    views = {role: raw[role] for role in _SYSTEM if raw.get(role)}
+    views = {role: raw[role] for role in (*_SYSTEM, "lsblk", "df", "df_inodes", "memory_errors") if raw.get(role)}
+    if facts.scratch:
+        least = float(raw.get("min_free_percent", "0"))
+        views["scratch"] = json.dumps(
+            {"min_free_percent": least, "probes": [probe._asdict() for probe in facts.scratch]}
+        )
+    roles = next((told for prefix, told in _TOLD_BY.items() if finding.id.startswith(prefix)), tuple(views))
     return {
         "gpu": Capture("gpu", smi, run | boot),
         "kernel": Capture("kernel", {"kmsg": kernel, **recovery}, boot),
@@ -87,7 +107,10 @@ def captures(look: Look, raw: Mapping[str, str], finding: Finding, now: float) -
             {**({"tree": raw["lustre"]} if raw.get("lustre") else {}), **mounts, **of_lustre[0]},
             {**of_lustre[1], "now": stamp(now)},
         ),
-        "system": Capture("system", {**views, **mounts, **failed[0]}, {**failed[1], "now": stamp(now), **boot}),
+        "system": Capture(
+            "system", {role: views[role] for role in roles if role in views}, {"now": stamp(now), **boot}
+        ),
+        "more": Capture("more", {role: text for role, text in (views | mounts).items() if role not in roles}),
     }
 
 
@@ -108,18 +131,18 @@ def kmsg(lines: Sequence[KernelLine]) -> str:
 
 
 def _failed(probes: Iterable[Probe], finding: Finding) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the words and the context of a probe of a folder that failed, as touch(1) and stat(1) would say them."""
+    """Return the words and the context of a probe of a mount, as stat(1) would say them."""
     for probe in probes:
-        if not probe.error or finding.target != f"fs:{probe.path}":
+        if finding.target != f"fs:{probe.path}":
             continue
+        if not probe.error:
+            return {}, {"mount": probe.path}
         command = f"stat {probe.path}"
         if probe.error == "timeout":
             return {}, {"command": command, "timed_out": True, "elapsed_s": probe.seconds, "mount": probe.path}
         number = next((number for number, name in errno.errorcode.items() if name == probe.error), 0)
         words = f"stat: cannot statx '{probe.path}': {os.strerror(number) if number else probe.error}\n"
         return {"stderr": words}, {"command": command, "exit_code": 1, "mount": probe.path}
-    if finding.target.startswith("fs:"):
-        return {}, {"mount": finding.target[3:]}
     return {}, {}
 
 
@@ -132,6 +155,7 @@ def read_again(root: str, timeout_s: float) -> dict[str, str]:
     """Read what the look has not kept, all parts at once within `timeout_s` seconds; a part that hangs is missing."""
     works: dict[str, Callable[[], bytes]] = {
         "efa": lambda: _efa(root),
+        "disks": lambda: json.dumps(_disks(root)).encode(),
         "lustre": lambda: _lustre(root),
         "instance_id": lambda: _text(root, "sys/devices/virtual/dmi/id/board_asset_tag", 64),
         "driver": lambda: _text(root, "proc/driver/nvidia/version", 4096),
@@ -139,7 +163,8 @@ def read_again(root: str, timeout_s: float) -> dict[str, str]:
     for role, path in _SYSTEM.items():
         works[role] = lambda path=path: _text(root, path, TEXT_BYTES)  # type: ignore[misc]
     answers = call_all_bounded(works, timeout_s=timeout_s)
-    return {name: answer.decode("utf-8", "replace") for name, answer in answers.items() if answer}
+    found = {name: answer.decode("utf-8", "replace") for name, answer in answers.items() if answer}
+    return {**found, **json.loads(found.pop("disks", "{}"))}
 
 
 def _text(root: str, name: str, limit: int) -> bytes:
@@ -161,6 +186,45 @@ def _efa(root: str) -> bytes:
     tree, _ = efa_live_read.tree(root)
     plain = {path: text if isinstance(text, str) else {"error": text.error} for path, text in tree.items()}
     return json.dumps(plain, indent=0).encode()
+
+
+def _disks(root: str) -> dict[str, str]:
+    """Return the local disks as `lsblk -P` prints them, space as df does, and what the memory controllers counted."""
+    from slurm_ext.config.model import Settings
+    from slurm_ext.gate import system_quick
+    from slurm_ext.gate.probes import PROLOG, Here
+
+    plain = Settings()
+    here = Here(root, "", PROLOG, plain._replace(site=plain.site._replace(root=root)))
+    rows = []
+    for name in sorted(os.listdir(os.path.join(root, "sys/block"))[:512]):
+        if name.startswith("nvme"):
+            told = {
+                "NAME": name,
+                "TYPE": "disk",
+                "SIZE": str(int(_text(root, f"sys/block/{name}/size", 32) or b"0") * 512),
+                "RO": _word(root, f"sys/block/{name}/ro"),
+                "MODEL": _word(root, f"sys/class/nvme/{name.rpartition('n')[0]}/model"),
+                "STATE": _word(root, f"sys/class/nvme/{name.rpartition('n')[0]}/state"),
+            }
+            rows.append(" ".join(f'{key}="{value}"' for key, value in told.items()))
+    seen = system_quick.read(here)
+    df = ["Filesystem 1024-blocks Used Available Capacity Mounted on"]
+    inodes = ["Filesystem Inodes IUsed IFree IUse% Mounted on"]
+    for one in (*seen.spaces, *((seen.shm,) if seen.shm is not None else ())):
+        sizes = f"{one.size >> 10} {one.used >> 10} {one.available >> 10} {one.used_percent:.0f}%"
+        df.append(f"{one.key or '-'} {sizes} {one.path}")
+        counts = f"{one.inodes} {one.inodes - one.inodes_free} {one.inodes_free} {one.inodes_percent:.0f}%"
+        inodes.append(f"{one.key or '-'} {counts} {one.path}")
+    return {
+        **({"lsblk": "\n".join(rows) + "\n"} if rows else {}),
+        **({"df": "\n".join(df) + "\n", "df_inodes": "\n".join(inodes) + "\n"} if len(df) > 1 else {}),
+        **({"memory_errors": json.dumps(seen.memory_errors)} if seen.memory_errors else {}),
+    }
+
+
+def _word(root: str, name: str) -> str:
+    return _text(root, name, 256).decode("utf-8", "replace").strip().replace('"', "")
 
 
 def _lustre(root: str) -> bytes:
@@ -202,19 +266,16 @@ def _told(made: Mapping[str, Capture], order: Sequence[str], finding: Finding, i
     from slurm_ext.captured import Case
     from slurm_ext.gate import replay
 
-    first = ""
+    first = close = ""
     for group in order:
         if not made[group].texts and not made[group].context.get("timed_out"):
             continue
         capture = made[group]
         verdict = replay.judge_case(Case("", group, instance_type, capture.texts, capture.context))
-        if any(_is_same(one, finding) for one in verdict.findings):
+        about = [one for one in verdict.findings if (one.target, one.action) == (finding.target, finding.action)]
+        if any(one.id == finding.id for one in about):
             return f"{group} same"
+        if about and not close:
+            close = f"{group} the same target and action, as {about[0].id}"
         first = first or f"{group} {verdict.verdict}: {verdict.reason}"
-    return first or f"{order[0]} nothing was seen that a replay could judge"
-
-
-def _is_same(one: Finding, finding: Finding) -> bool:
-    if one.id == finding.id:
-        return one.target == finding.target and one.action == finding.action
-    return one.target == finding.target and one.action == finding.action and strength(one.action) >= strength("drain")
+    return close or first or f"{order[0]} nothing was seen that a replay could judge"

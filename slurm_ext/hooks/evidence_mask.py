@@ -3,14 +3,17 @@
 What a rule looks at (codes, addresses, process numbers, job ids) stays, so that a masked text is judged as the whole one.
 """
 
+from collections.abc import Mapping
+
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import Any
 
 _HIDDEN = "-"
 _TEXTS = (
-    (pattern(r"(NVRM: Xid [^\n]*?\bname=)[^,\n]*"), rf"\1{_HIDDEN}"),
+    (pattern(r"(NVRM: Xid [^\n]*?\bname=)[^,\n\"\\]*"), rf"\1{_HIDDEN}"),
     (pattern(r"(\bKilled process \d+ )\([^)\n]*\)"), rf"\1({_HIDDEN})"),
     (pattern(r"(\b(?:[Cc]omm:? ?|task=)\"?)[^,\s\"]+"), rf"\1{_HIDDEN}"),
-    (pattern(r"[^\s;\]]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
+    (pattern(r"[^\s;\]\"]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
     (pattern(r"(\btask )[^\s:]+(:\d+ blocked for more than)"), rf"\1{_HIDDEN}\2"),
     (pattern(r"((?:/home|/users|/Users)/)[^/\s:,\"']+"), rf"\1{_HIDDEN}"),
     (pattern(r"\b(uid[_=:])\d+"), rf"\1{_HIDDEN}"),
@@ -23,3 +26,12 @@ def mask(text: str) -> str:
     for hidden, instead in _TEXTS:
         text = hidden.sub(instead, text)
     return text
+
+
+def mask_all(data: Any) -> Any:
+    """Return plain data with every text in it masked; names of fields stay."""
+    if isinstance(data, str):
+        return mask(data)
+    if isinstance(data, Mapping):
+        return {name: mask_all(value) for name, value in data.items()}
+    return [mask_all(value) for value in data] if isinstance(data, list | tuple) else data
