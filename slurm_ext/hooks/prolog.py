@@ -12,7 +12,7 @@ from slurm_ext import verdict
 from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import local
-from slurm_ext.hooks import baseline, decide, environment, jobfile, marks, passes, restore, together, trail
+from slurm_ext.hooks import baseline, decide, environment, jobfile, marks, passes, restore, slow, together, trail
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.supervise import FAIL, PASS
@@ -89,6 +89,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     """Look at this node, and where it is well at the job's nodes together."""
     if rungs.gate == "off" and rungs.burnin == "off":
         return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
+    ended = slow.end_running(at_node(settings.site.run_dir, job.node), slow.END_S)
     look = local.look(
         settings,
         job.node,
@@ -97,6 +98,10 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         deadline_s=settings.gate.deadline_s,
         job=local.Job(job.job_id, job.uid, job.gpu_ids),
     )
+    if not ended:
+        from slurm_ext.hooks import slow_end
+
+        look = slow_end.stays(look, settings)
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == verdict.FAIL:
         from slurm_ext.hooks import acked

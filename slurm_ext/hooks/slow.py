@@ -5,6 +5,9 @@ import os
 #: Below the run folder, while a slow check runs: who it is (slow_state.Running).
 RUNNING = "slow-running.json"
 
+#: How long (seconds) a job waits for a slow check to be gone from its GPUs.
+END_S = 8.0
+
 
 def end_running(run_dir: str, timeout_s: float) -> bool:
     """End a slow check of ours that runs here, and wait until nothing of it is on the GPUs; say whether that is so.

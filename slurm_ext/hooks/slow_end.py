@@ -10,9 +10,14 @@ import os
 import signal
 import time
 
+from slurm_ext.config.model import Settings
+from slurm_ext.gate import rules
+from slurm_ext.gate.local import Look
+from slurm_ext.gate.model import conclude, judged
 from slurm_ext.hooks import slow_state
 from slurm_ext.hooks.slow_state import Running
 from slurm_ext.typed import NamedTuple
+from slurm_ext.verdict import UNKNOWN
 
 #: The program that DCGM's daemon starts for a diagnostic.
 DIAGNOSTIC = "nvvs"
@@ -68,6 +73,14 @@ def alive(who: Running) -> list[Process]:
         elif process.name == DIAGNOSTIC:
             found.append(process._replace(ours=False))
     return found
+
+
+def stays(look: Look, settings: Settings) -> Look:
+    """Return the look with what it means for a job that a slow check is still on the GPUs: it is not known what it would meet."""
+    line = "a slow check of ours did not end in time, and may still be on the GPUs"
+    more = rules.enabled([judged(UNKNOWN, "dcgm.stays", "node", "none", line)], settings.gate.disabled)
+    items = (*look.items, *more)
+    return look._replace(items=items, verdict=conclude(items, rule="gate.local"))
 
 
 def processes(*, since: int = 0) -> list[Process]:

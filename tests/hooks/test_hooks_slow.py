@@ -322,3 +322,41 @@ def test_nothing_running_costs_a_prolog_one_open_that_fails(run_dir: str) -> Non
         [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "['slurm_ext.hooks.slow']\n"
+
+
+@AS_ROOT
+def test_a_job_whose_gpus_are_not_free_meets_an_unknown_gate(tmp_path: Path, stuck: Path) -> None:
+    from hook_site import Site
+
+    from slurm_ext.lab import frozen
+
+    (tmp_path / "site").mkdir()
+    site = Site(tmp_path / "site")
+    run_dir = str(tmp_path / "site/run")
+    assert start(run_dir, f"exec dd if=/dev/zero of={stuck} bs=1M count=1")
+    until(lambda: runs(run_dir), "it runs")
+    pid = int((Path(run_dir) / "pid").read_text())
+    until(lambda: (found := slow_end.read(pid)) is not None and found.state == "D", "it sleeps in the kernel")
+    assert site.run("prolog")[0] == 0
+    (event,) = [one for one in site.events() if one["event"] == "gate.prolog"]
+    assert event["data"]["gate"]["verdict"] == UNKNOWN  # type: ignore[index]
+    assert event["data"]["gate"]["rule"] == "dcgm.stays"  # type: ignore[index]
+    frozen.thaw(stuck.parent)
+    assert slow.end_running(run_dir, 20.0)
+
+
+@AS_ROOT
+def test_a_prolog_ends_a_slow_check_and_its_job_passes(tmp_path: Path) -> None:
+    from hook_site import Site
+
+    (tmp_path / "site").mkdir()
+    site = Site(tmp_path / "site")
+    run_dir = str(tmp_path / "site/run")
+    assert start(run_dir, "sleep 600 & wait")
+    until(lambda: runs(run_dir), "it runs")
+    assert site.run("prolog")[0] == 0
+    (event,) = [one for one in site.events() if one["event"] == "gate.prolog"]
+    assert event["decision"] == "pass"
+    assert event["data"]["gate"]["rule"] != "dcgm.stays"  # type: ignore[index]
+    assert last(run_dir).outcome == ENDED
+    assert is_over(run_dir)
