@@ -8,11 +8,12 @@ from __future__ import annotations
 from slurm_ext import events
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError, SlurmError
+from slurm_ext.events import Event
 from slurm_ext.slurm import acks, drain_record, ledger, recorded, repair
 from slurm_ext.slurm.act_job import exclude_nodes, release_job, requeue_job, stop_job
 from slurm_ext.slurm.breaker import MANUAL, MANUAL_PREFIX, drained_lately, fleet_size, is_slurms_own
 from slurm_ext.slurm.breaker_events import hold_back
-from slurm_ext.slurm.drain_record import Remedy
+from slurm_ext.slurm.drain_record import DrainRecord, Remedy
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.outcome import RESULTS, Context, Outcome, event_for, observe, rung_for
@@ -95,26 +96,8 @@ def drain_node(
     if not ruling.allowed:
         return hold_back(settings, journal, event, finding, ruling, now=now)._replace(mode=rung)
     event = event._replace(data={**event.data, "budget": ruling.budget})
-    late: list[Outcome] = []
-
-    def act() -> None:
-        # Entry and intent took a moment, in which a person may have drained it.
-        if (left := _leave_alone(_node(slurm, node), node, settings)) is not None:
-            late.append(left)
-            raise SlurmError(left.reason)
-        slurm.drain(node, reason)
-
     record = recorded.record_of(settings, told, finding, reason, owner=f"fmslurm {told.room}", remedy=remedy)
-    done, wrong = recorded.around(
-        settings.site.share,
-        record,
-        event,
-        lambda intent: journal.do(intent, act, lambda: _is_drained_by_us(slurm, node)),
-        lambda: _is_without(slurm, node, reason),
-    )
-    if late:
-        return late[0]._replace(mode=rung)
-    return Outcome(done, "done" if done else "failed", reason if done else wrong, rung)
+    return _drain_recorded(slurm, settings, journal, event, record)._replace(mode=rung)
 
 
 def drain_by_hand(
@@ -135,13 +118,30 @@ def drain_by_hand(
         return Outcome(False, "dry-run", f"would drain {node}: {reason}")
     owner = recorded.owner_of(actor)
     record = recorded.record_of(settings, told, finding, reason, owner=owner, remedy=recorded.BY_HAND)
+    return _drain_recorded(slurm, settings, journal, event, record)
+
+
+def _drain_recorded(slurm: Slurm, settings: Settings, journal: Journal, event: Event, record: DrainRecord) -> Outcome:
+    """Write the record and the intent, look once more whether the node is still nobody's, and drain it."""
+    node, reason = record.node, record.reason
+    late: list[Outcome] = []
+
+    def act() -> None:
+        # Entry and intent took a moment, in which a person may have drained it.
+        if (left := _leave_alone(_node(slurm, node), node, settings)) is not None:
+            late.append(left)
+            raise SlurmError(left.reason)
+        slurm.drain(node, reason)
+
     done, wrong = recorded.around(
         settings.site.share,
         record,
         event,
-        lambda intent: journal.do(intent, lambda: slurm.drain(node, reason), lambda: _is_drained_by_us(slurm, node)),
+        lambda intent: journal.do(intent, act, lambda: _is_drained_by_us(slurm, node)),
         lambda: _is_without(slurm, node, reason),
     )
+    if late:
+        return late[0]
     return Outcome(done, "done" if done else "failed", reason if done else wrong)
 
 
