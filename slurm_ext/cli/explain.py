@@ -18,7 +18,7 @@ def explain(id_: str, as_json: bool) -> None:
     """Say what ID means: a finding (gpu.xid-79), a rule of `fmslurm why`, or a configuration key (gate.deadline_s)."""
     found = finding(id_) or _key(id_) or _signature(id_)
     if found is None:
-        raise unknown(id_, [*_finding_ids(id_), *_closest(id_, [*_keys(), *_signatures()])])
+        raise unknown(id_, [*_closest(id_, [*_finding_ids(id_), *_keys(), *_signatures()]), *_finding_ids(id_)])
     say(found, as_json=as_json)
 
 
@@ -132,4 +132,4 @@ def _signature(id_: str) -> dict[str, Any] | None:
 
 
 def _closest(id_: str, known: list[str]) -> list[str]:
-    return difflib.get_close_matches(id_.lower()[:200], known, n=3, cutoff=0.6)
+    return difflib.get_close_matches(id_.lower()[:200], known, n=5, cutoff=0.6)

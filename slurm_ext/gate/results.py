@@ -78,8 +78,12 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
     """Return the row of a check that found nothing: it passed, it could not look, or there was nothing to look at."""
     if check.id in blind:
         return Result(check.id, UNKNOWN, blind[check.id])
-    if checks.asks_smi(check) and facts.smi is None:
+    if check.id.startswith(("gpu.", "dcgm.")) and facts.smi is None and not checks.reads_log(check):
         return Result(check.id, NOTHING, "there is no nvidia-smi")
+    if check.id.startswith(("efa.", "compat.")) and facts.efa_devices == 0:
+        return Result(check.id, NOTHING, "there is no EFA device")
+    if check.id.startswith(("lustre.", "lnet.")) and not any(" lustre " in line for line in facts.mounts or ()):
+        return Result(check.id, NOTHING, "no Lustre is mounted")
     if check.cost == checks.SCRATCH and not settings.gate.nvme_dirs and facts.kernel is None:
         return Result(check.id, NOTHING, "gate.nvme_dirs is empty")
     if check.cost == checks.MOUNTS and not settings.gate.lustre_mounts:
