@@ -137,7 +137,7 @@ def restart(directory: str, node: str | None, timeout_s: float) -> None:
 @click.option(
     "--count",
     type=int,
-    help="errors (ecc; 2), adapters found (nic-count), packets per GB (efa-retransmit) or lost (efa-errors)",
+    help="errors (ecc; 2, memory-error; 1), adapters found (nic-count), packets per GB (efa-retransmit) or lost (efa-errors)",
 )
 @click.option("--rate", help="as tc writes it (slow-link; 100mbit by default; rail-slow: 20mbit)")
 @click.option("--where", help="init, allreduce or allreduce:N (nccl-*; allreduce by default); gpu-dstate: also context")

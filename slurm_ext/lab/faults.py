@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import build, faults_efa, faults_hardware, faults_nccl, faults_real
+from slurm_ext.lab import build, faults_efa, faults_hardware, faults_host, faults_nccl, faults_real
 from slurm_ext.lab.fault_site import Site
 from slurm_ext.lab.model import State
 
@@ -63,6 +63,16 @@ KINDS: dict[str, Kind] = {
     ),
     "clock-unsync": Kind(
         faults_hardware.clock_unsync, faults_hardware.heal_clock, (), "the node's clock has no time source"
+    ),
+    "nvme-gone": Kind(faults_host.nvme_gone, faults_host.heal_nvme, (), "the node's last local disk is gone"),
+    "memory-error": Kind(
+        faults_host.memory_error, faults_host.heal_memory, ("count",), "uncorrected errors of the node's memory"
+    ),
+    "root-read-only": Kind(
+        faults_host.root_read_only, faults_host.heal_root, (), "the kernel turned the root file system read-only"
+    ),
+    "lustre-evicted": Kind(
+        faults_host.lustre_evicted, faults_host.heal_lustre, (), "Lustre evicted the node, and it is not back"
     ),
     "s3-down": Kind(faults_real.s3_down, faults_real.heal_s3, (), "the lab's S3 server is gone (NODE is -)"),
 }
