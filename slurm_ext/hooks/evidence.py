@@ -157,7 +157,7 @@ def read_again(root: str, timeout_s: float) -> dict[str, str]:
         "efa": lambda: _efa(root),
         "disks": lambda: json.dumps(_disks(root)).encode(),
         "lustre": lambda: _lustre(root),
-        "instance_id": lambda: _text(root, "sys/devices/virtual/dmi/id/board_asset_tag", 64),
+        "instance_id": lambda: _text(root, "sys/class/dmi/id/board_asset_tag", 64),
         "driver": lambda: _text(root, "proc/driver/nvidia/version", 4096),
     }
     for role, path in _SYSTEM.items():
