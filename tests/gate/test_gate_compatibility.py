@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from efa_live_tree import write
 from hypothesis import given
@@ -81,6 +83,11 @@ def test_each_row_has_a_source_and_words(row):
     assert row.consequence
     assert row.remedy
     assert all(part in compatibility.PARTS and sign in ("<", ">=", "=", "in") for part, sign, _ in row.when)
+
+
+def test_the_guide_has_every_row_with_its_source():
+    guide = (Path(__file__).parents[2] / "docs/guide/gate-efa.md").read_text()
+    assert [row.id for row in TABLE if f"| `{row.id}` |" not in guide or f"| {row.source} |" not in guide] == []
 
 
 def test_the_table_is_long_enough_and_its_ids_are_its_own():

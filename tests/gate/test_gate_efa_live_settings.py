@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from efa_live_tree import Node, said, write
@@ -255,6 +256,12 @@ def test_every_row_of_the_probe_is_found_by_some_test():
     assert [row.id for row in probe_efa.CHECKS if not any(id_.startswith(row.id) for id_ in found)] == []
     assert set(probes.PROBES["efa"]) == {phase for row in probe_efa.CHECKS for phase in row.phases}
     assert UNKNOWN not in {row.means for row in checks.OWN if row.id == "efa.missing"}
+
+
+def test_the_guide_names_what_the_probe_finds():
+    guide = (Path(__file__).parents[2] / "docs/guide/gate-efa.md").read_text()
+    unsaid = ("efa.unreadable", "efa.port-down", "efa.counters-", "efa.libfabric-error", "efa.tool-", "efa.output-")
+    assert [row.id for row in probe_efa.CHECKS if f"`{row.id}" not in guide and row.id not in unsaid] == []
 
 
 def test_a_note_that_cannot_be_written_is_made_again(tmp_path):
