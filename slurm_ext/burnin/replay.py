@@ -34,7 +34,14 @@ def judge_case(case: captured.Case) -> Verdict:
     log = nccl_log.parse_text(texts.get("nccl_log", ""))
     if transport.spans_nodes(case.instance_type) and any(p.mnnvl or p.mnnvl_count for p in log.processes):
         return _over_nvlink(log, _context(context, case.instance_type))
-    return proof.judge(log, _context(context, case.instance_type))
+    told = _context(context, case.instance_type)
+    verdict = proof.judge(log, told)
+    inside = any(p.p2p_count for p in log.processes) and not any(p.net_count for p in log.processes)
+    whole = all(p.complete for p in log.processes) and len(log.processes) >= told.ranks
+    if told.nodes == 1 and inside and whole and {f.id for f in verdict.findings} == {"provider-not-named"}:
+        # An excerpt of one node's run: what it leaves out would have carried nothing.
+        return Verdict(PASS, (), "one node, whose ranks talk over NVLink: nothing had to go over EFA", "burnin.proof")
+    return verdict
 
 
 def _over_nvlink(log: Log, context: proof.Context) -> Verdict:

@@ -359,6 +359,25 @@ def test_a_log_of_a_run_over_nvlink_between_nodes_is_judged_by_it(
     assert over_nvlink(tmp_path, text, **context) == expected
 
 
+def test_an_excerpt_of_one_nodes_run_need_not_name_a_provider(tmp_path: Path) -> None:
+    lines = [
+        line for number in (0, 1) for line in rank("a", number) if "provider" not in line and "via NET" not in line
+    ]
+
+    def told(nodes: int, text: list[str]) -> str:
+        case = {"group": "nccl", "instance_type": "p5.48xlarge", "files": {"nccl_log": "l", "context": "c"}}
+        (tmp_path / "case.json").write_text(json.dumps(case))
+        (tmp_path / "l").write_text("".join(f"{line}\n" for line in text))
+        (tmp_path / "c").write_text(json.dumps({"nodes": nodes, "ranks": 2}))
+        return replay.judge(str(tmp_path)).verdict
+
+    assert told(1, lines) == "pass"
+    assert told(2, lines) == "unknown"
+    assert told(1, [line for line in lines if "COMPLETE" not in line]) == "unknown"
+    assert told(1, [line for line in lines if "P2P" not in line]) == "unknown"
+    assert told(1, lines[: len(lines) // 2]) == "unknown"
+
+
 def test_with_nvlink_between_nodes_off_efas_proof_is_asked_for(tmp_path: Path) -> None:
     text = "".join(fabric("ab"[rank // 4], rank, used=0) for rank in range(8))
     verdict, found = over_nvlink(tmp_path, text)
