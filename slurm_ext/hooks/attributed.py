@@ -4,12 +4,12 @@ when the job began. The requeue daemon reads it from the event of the epilog. Pu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_ext.gate.model import Gpu, Judged
 from slurm_ext.patterns import pattern
 from slurm_ext.typed import Any
-from slurm_ext.verdict import Finding
+from slurm_ext.verdict import UNKNOWN, Finding
 
 #: An event is a line: so many entries at most, and what else there was is counted.
 ENTRIES_MAX = 40
@@ -30,6 +30,7 @@ def of_job(
     items: Iterable[Judged],
     *,
     known: Iterable[str] | None,
+    is_slow: Callable[[str], bool] = lambda id_: False,
     gpus: Sequence[Gpu] = (),
     gpu_ids: Sequence[str] = (),
     before: Mapping[str, Any] | None = None,
@@ -38,17 +39,21 @@ def of_job(
     """Return what is to be told of the job: `said` is what the kernel said in its time, `items` what the look found.
 
     `known` is what was found when the job began (`id target`), None where that is not known: then only what the kernel
-    said in the job's time is told. `before` and `after` are the counters of the GPUs (gpu_growth.keep).
+    said in the job's time is told. `is_slow` says of an id that no prolog looks for it: its being new proves nothing.
+    `before` and `after` are the counters of the GPUs (gpu_growth.keep).
     """
     told = _xids(said, gpus, gpu_ids)
     seen = {(entry["id"], entry["target"]) for entry in told}
+    codes = {entry["id"] for entry in told}  # the checks tell a program's own Xid again, as `job.xid-N`
     old = None if known is None else frozenset(known)
     for item in items:
         finding = item.finding
         target = _by_index(finding.target, gpus)
-        if old is None or (finding.id, target) in seen:
+        if old is None or item.verdict == UNKNOWN or (finding.id, target) in seen:
             continue
-        if f"{finding.id} {finding.target}" in old:
+        if f"{finding.id} {finding.target}" in old or f"gpu.{finding.id.partition('.')[2]}" in codes:
+            continue
+        if is_slow(finding.id):
             continue
         entry: dict[str, Any] = {"id": finding.id, "target": target, "action": finding.action, "verdict": item.verdict}
         if finding.evidence:

@@ -118,6 +118,7 @@ def _look(
             look.in_window,
             look.items,
             known=before.found if before is not None else None,
+            is_slow=_is_slow,
             gpus=gpus,
             gpu_ids=job.gpu_ids,
             before=(kept.get("gpu") or {}).get("gpus"),
@@ -185,6 +186,15 @@ def _end_job(
     if shared_memory := job_memory.left(root, run_dir, job.job_id, uid):
         data["shared_memory"] = shared_memory._asdict()
     return tuple(one.words() for one in left or () if one.ended)[: job_processes.TOLD_MAX]
+
+
+def _is_slow(id_: str) -> bool:
+    """Say whether a finding is of a check that runs in no prolog, and not about a job's time alone."""
+    from slurm_ext.gate import checks  # here: only where something is new
+
+    rows = [row for row in checks.every() if id_ == row.id or (row.id.endswith((".", "-")) and id_.startswith(row.id))]
+    row = max(rows, key=lambda row: len(row.id), default=None)
+    return row is not None and "prolog" not in row.phases and row.phases != ("epilog",)
 
 
 def _unmap(job: HookJob, settings: Settings, data: dict[str, Any]) -> None:

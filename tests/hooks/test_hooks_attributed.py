@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slurm_ext.gate.model import Gpu, judged
 from slurm_ext.hooks.attributed import ENTRIES_MAX, of_job
-from slurm_ext.verdict import FAIL, PASS, WARN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 A, B = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52", "GPU-00000000-d9cf-fef3-62e9-d92044ab6e52"
 GPUS = (Gpu(0, "0000:53:00", uuid=A), Gpu(1, "0000:64:00", uuid=B))
@@ -89,6 +89,16 @@ def test_growth_is_told_in_numbers():
 def test_a_line_and_a_finding_of_one_event_are_told_once():
     items = [judged(FAIL, "gpu.xid-31", "gpu@0000:64:00", "reset-gpu", XID)]
     assert len(of_job([XID], items, known=(), gpus=GPUS)) == 1
+
+
+def test_what_is_not_known_or_not_looked_for_before_is_nobodys():
+    items = [
+        judged(UNKNOWN, "gpu.nvlink-unreadable", "node", "none"),
+        judged(FAIL, "gpu.nvlink-down", "gpu:1", "drain"),
+    ]
+    assert of_job([], items, known=(), is_slow=lambda id_: id_.startswith("gpu.nvlink")) == []
+    program = judged(PASS, "job.xid-31", "job:77", "none", XID)
+    assert [one["id"] for one in of_job([XID], [program], known=(), gpus=GPUS)] == ["gpu.xid-31"]
 
 
 def test_there_is_an_end_to_it():
