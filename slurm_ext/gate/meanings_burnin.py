@@ -56,6 +56,15 @@ MEANINGS: tuple[Meaning, ...] = (
         "burnin.cannot-tell", "Evidence is not enough to convict this node.", "warn", _ALL, (page.NCCL,), (_HISTORY,)
     ),
     Meaning(
+        "burnin.mixed-",
+        "The job's nodes have different NVIDIA drivers (a warning) or VBIOS (a note): normal in a fleet while an image rolls "
+        "out, and not well inside one job.",
+        "warn",
+        NO,
+        (page.NCCL,),
+        ("`fmslurm node versions` shows which nodes have what.",),
+    ),
+    Meaning(
         "burnin.wrong-once",
         "A wrong sum came once and did not come back: the job does not start on it.",
         "warn",
