@@ -52,14 +52,15 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     patience_s = max(deadline_s - MARGIN_S, 0.1)
     scratch = [at_node(path, node) for path in settings.gate.nvme_dirs] if want.storage else []
     lustre = [at_node(path, node) for path in settings.gate.lustre_mounts] if want.storage else []
-    works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root)).encode()}
+    asked_of = () if here is None else probes.of_phase(here.phase)
+    beside = probes.WITH_PLAIN_FILES if here is not None and here.phase == probes.PROLOG else ()
+    works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root, beside, here)).encode()}
     for path in scratch:
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
     for path in lustre:
         works[f"lustre {path}"] = lambda path=path: json.dumps(_mount(path)).encode()  # type: ignore[misc]
-    asked_of = () if here is None else probes.of_phase(here.phase)
     if here is not None:
-        works |= {f"probe {name}": partial(probes.run, name, here) for name in asked_of}
+        works |= {f"probe {name}": partial(probes.run, name, here) for name in asked_of if name not in beside}
     # A program is a child by itself and runs while the others do: a child of ours between costs three times what it does.
     began = time.monotonic()
     run_dir = at_node(settings.site.run_dir, node)
@@ -73,9 +74,11 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         answer = cards.answer()
         holders = ask_smi.holders(apps.answer()) if apps is not None else None
         linked = ask_smi.said_of(links) if links is not None else None
-    probed = {name: probes.answer(name, raw.pop(f"probe {name}")) for name in asked_of}
+    said = {name: raw.pop(f"probe {name}") for name in asked_of if name not in beside}
     answers = {name: _loads(answer) for name, answer in raw.items()}
     host = answers["host"] or {}
+    said |= {name: host.get("probes", {}).get(name) for name in beside}
+    probed = {name: probes.answer(name, said[name]) for name in asked_of}
     kernel = host.get("kernel")
     return Facts(
         smi=answer,
@@ -122,8 +125,8 @@ def _left(
     return cards.answer(), ask_smi.holders(apps.answer())
 
 
-def _host(root: str) -> dict[str, Any]:
-    """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type."""
+def _host(root: str, beside: Sequence[str] = (), here: probes.Here | None = None) -> dict[str, Any]:
+    """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type, and what probes `beside` them find."""
     records, lost = _kernel(root)
     return {
         "kernel": records,
@@ -135,6 +138,7 @@ def _host(root: str) -> dict[str, Any]:
         # On Nitro the DMI product name is the instance type; elsewhere it names a server, which no table has.
         "type": _first_line(root, "sys/class/dmi/id/product_name"),
         "clock": _clock(root),
+        "probes": {} if here is None else probes.run_beside(beside, here),
     }
 
 

@@ -3,7 +3,8 @@
 The prolog reads some forty small files and is done where all is plainly well; only a subject that is not is judged by the long
 rules. The epilog and the health check judge all subjects, the health check asks for processes and services besides.
 
-In the prolog the quick look at Lustre is taken here, too: a child costs three times what either of them reads.
+In the prolog the quick look at Lustre is taken here, too, and both in the child that reads the other plain files: a child of
+their own would cost three times what they read.
 """
 
 from __future__ import annotations
