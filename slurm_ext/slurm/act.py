@@ -73,7 +73,9 @@ def drain_node(
     known = acks.holds(acks.read(settings.site.share, node), finding.id, now, target=finding.target)
     if known is not None:
         words = acks.words(known, events.stamp)
-        journal.write(event._replace(phase="fact", decision="acked", reason=words, data={"ack": known._asdict()}))
+        journal.write(
+            event._replace(phase="fact", decision="acked", reason=words, data={**event.data, "ack": known._asdict()})
+        )
         return Outcome(False, "acked", words, rung)
     try:
         every = slurm.nodes()

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from slurm_ext import shared
 from slurm_ext.files import read_trusted
-from slurm_ext.slurm import acks
+from slurm_ext.slurm import acks, ledger
 from slurm_ext.slurm.acks import Ack
 from slurm_ext.typed import Any, NamedTuple
 
-#: So many drains are read at most, the newest; one is a few hundred bytes, a longer file is none of ours.
-DRAINS_MAX, DRAIN_BYTES = 20_000, 64 << 10
+#: So many drains are read at most, the newest: more than the ledger keeps.
+DRAINS_MAX = 20_000
 
 #: How long (seconds) the share may take: a person waits, and there may be thousands of small files.
 TIMEOUT_S = 20.0
@@ -71,7 +71,7 @@ def read(share: str, *, since_s: float, timeout_s: float = TIMEOUT_S) -> tuple[l
     def work() -> list[list[Any]] | None:
         if not shared.is_share(share):
             return None
-        folder = os.path.join(share, shared.LEDGER_FOLDER)
+        folder = ledger.folder_of(share)
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
         except FileNotFoundError:
@@ -88,11 +88,9 @@ def read(share: str, *, since_s: float, timeout_s: float = TIMEOUT_S) -> tuple[l
 
 def _row(path: str, since_s: float) -> list[Any] | None:
     """Return one entry of the ledger as plain data; None where it is older, or no entry. Runs in the child."""
-    stamp = os.path.basename(path).partition("-")[0]
-    if stamp.isdecimal() and len(stamp) <= 16 and int(stamp) / 1000 < since_s:
-        return None
     try:
-        data = json.loads(read_trusted(path, max_bytes=DRAIN_BYTES))
-        return [float(data["time"]), str(data["node"]), str(data.get("finding") or "unknown")]
+        data = json.loads(read_trusted(path, max_bytes=ledger.ENTRY_BYTES))
+        at_s = float(data["time"])
+        return None if at_s < since_s else [at_s, str(data["node"]), str(data.get("finding") or "unknown")]
     except Exception:  # noqa: BLE001 - torn, untrusted, of another form: not counted
         return None

@@ -5,6 +5,8 @@ Standard library only: hooks import this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import effective_mode
@@ -50,6 +52,7 @@ class Context(NamedTuple):
     dry_run: bool = False
     instance_id: str = ""
     boot_id: str = ""
+    actor: Mapping[str, object] = {}  # the person who asked for it (cli/actor.py), empty where nobody did
 
 
 def rung_for(settings: Settings, context: Context, node: str) -> tuple[str, str]:
@@ -79,4 +82,5 @@ def event_for(name: str, settings: Settings, context: Context) -> Event:
         instance_id=context.instance_id,
         boot_id=context.boot_id,
         config=settings.source_hash[:12],
+        data={"actor": dict(context.actor)} if context.actor else {},
     )
