@@ -15,23 +15,15 @@ from functools import partial
 
 from slurm_ext import command
 from slurm_ext.config.model import Settings, at_node
-from slurm_ext.gate import ask_smi, kernel_log, probes
+from slurm_ext.gate import ask_smi, kernel_log, probes, read_kernel
 from slurm_ext.gate.model import Facts, GpuHolder, KernelLine, Probe, Smi
-from slurm_ext.patterns import pattern
 from slurm_ext.typed import Any, NamedTuple
 
 #: A child says what it found this long (seconds) before the whole look ends, so that its words still arrive.
 MARGIN_S = 0.3
 
-#: Messages that any rule looks at; the rest of a ring of thousands of lines stays in the child.
-_OF_INTEREST = pattern(
-    r"NVRM|nvidia-nvswitch|infiniband|efa |nvme|Lustre|EDAC|oom-kill|segfault|EXT4-fs|XFS|\bib\w+: |Linux version"
-    r"|blocked for more than|lockup|LOCKUP|detected stall|Hardware Error|event severity|Memory failure|Out of memory"
-    r"|BUG: |Oops: |/O error|error, dev |Aborting journal|Disk failure|BTRFS|F2FS|above threshold|Trigger reset"
-)
-
-#: Raw records can be this long (bytes), see dev-kmsg.
-_RECORD_BYTES = 8192
+#: A table of mounts is some kilobytes, with thousands of containers some megabytes; the rest is not read.
+MOUNTS_CHARS = 8 << 20
 
 #: What a program that was killed still holds is given back within so long (seconds), as a rule.
 SETTLE_S = 2.0
@@ -127,7 +119,7 @@ def _left(
 
 def _host(root: str, beside: Sequence[str] = (), here: probes.Here | None = None) -> dict[str, Any]:
     """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type, and what probes `beside` them find."""
-    records, lost = _kernel(root)
+    records, lost = read_kernel.records(root)
     return {
         "kernel": records,
         "kernel_lost": lost,
@@ -145,38 +137,9 @@ def _host(root: str, beside: Sequence[str] = (), here: probes.Here | None = None
 def _first_line(root: str, name: str) -> str:
     try:
         with open(os.path.join(root, name), encoding="utf-8", errors="replace") as stream:
-            return stream.readline().strip()
+            return stream.readline(4096).strip()
     except OSError:
         return ""
-
-
-def _kernel(root: str) -> tuple[list[str] | None, bool]:
-    """Return the raw records of interest, and whether older ones of this boot are gone; None where they cannot be read."""
-    try:
-        if root != "/":
-            with open(os.path.join(root, "var/log/kmsg.log"), encoding="utf-8", errors="replace") as stream:
-                records = stream.read().splitlines()
-        else:
-            records = _read_kmsg("/dev/kmsg")
-    except OSError:
-        return None, False
-    return [record for record in records if _OF_INTEREST.search(record)], kernel_log.kmsg_gap(records)
-
-
-def _read_kmsg(path: str) -> list[str]:
-    """Read the ring from its oldest record to its end; one read is one record."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    records: list[str] = []
-    try:
-        while True:
-            try:
-                records.append(os.read(descriptor, _RECORD_BYTES).decode("utf-8", "replace").split("\n", 1)[0])
-            except BlockingIOError:
-                return records
-            except BrokenPipeError:  # EPIPE: records were overwritten while we read; the next read goes on after them
-                continue
-    finally:
-        os.close(descriptor)
 
 
 def _efa(root: str) -> int | None:
@@ -198,7 +161,7 @@ def _efa(root: str) -> int | None:
 def _mounts(root: str) -> list[str] | None:
     try:
         with open(os.path.join(root, "proc/self/mounts"), encoding="utf-8", errors="replace") as stream:
-            return stream.read().splitlines()
+            return stream.read(MOUNTS_CHARS).splitlines()
     except OSError:
         return None
 
@@ -223,7 +186,7 @@ def _lab_clock(root: str) -> bool | None:
     """Read what `chronyc tracking` would print on a simulated node, whose clock is the host's and cannot be asked."""
     try:
         with open(os.path.join(root, "etc/fmslurm-lab/chronyc-tracking.txt"), encoding="utf-8") as stream:
-            found = re.search(r"Leap status\s*: (.*)", stream.read())
+            found = re.search(r"Leap status\s*: (.*)", stream.read(4096))
     except OSError:
         return None
     return None if found is None else found[1].strip() != "Not synchronised"
