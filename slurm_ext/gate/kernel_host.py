@@ -34,6 +34,8 @@ _MARKS = (
     *("evicted", "memory", "ailure", "atchdog", "severity: ", "file-max", "killed as", "Aborting"),
 )
 
+_MARKED = pattern("|".join(_MARKS))
+
 _NVME_TIMEOUT = pattern(r"nvme (nvme\d+): (?:I/O (?:tag )?\d.*timeout|controller is down; will reset)", needs="nvme ")
 _NVME_DEAD = pattern(
     r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)",
@@ -113,7 +115,7 @@ FLAPS = 3
 
 def judge(text: str) -> Judged | None:
     """Return what one kernel message says of the machine, None where it says nothing."""
-    if not any(mark in text for mark in _MARKS):
+    if not _MARKED.search(text):
         return None
     return _disk(text) or _memory(text) or _processor(text) or _rest(text)
 

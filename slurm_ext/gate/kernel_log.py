@@ -8,20 +8,30 @@ Only what the kernel itself said counts as a driver's message: a user can write 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from slurm_ext.gate.model import KernelLine
 from slurm_ext.patterns import pattern
 
-_KMSG = pattern(r"(\d+),(\d+),(\d+),[^;]*;(.*)")
-_SECONDS = pattern(r"\[\s*(\d+\.\d+)\]\s?(.*)")
-_CTIME = pattern(r"\[?(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]?\s(.*)")
-_ISO = pattern(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?\]?\s+(.*)")
-_DECODED = pattern(r"(kern|user|daemon|syslog|auth|local\d|[a-z]+)\s*:(\w+)\s*:\s(.*)")
-_PRIORITY = pattern(r"<(\d+)>(.*)")
-_RFC3164 = pattern(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)")
-_TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)")
+#: The kernel keeps no message longer than this (LOG_LINE_MAX, PRINTKRB_RECORD_MAX), so what is longer is cut here: no rule then
+#: meets a line that takes it long. A raw record is longer, since it escapes bytes and has fields below; so is one of JSON.
+TEXT_CHARS, RECORD_CHARS, JSON_CHARS = 1024, 8192, 64 << 10
 
+_KMSG = pattern(r"(\d{1,5}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)", re.DOTALL)
+_SECONDS = pattern(r"\[\s*(\d{1,12}\.\d{1,12})\]\s?(.*)", re.DOTALL)
+_CTIME = pattern(r"\[?(\w{3} \w{3} [ \d]\d) (\d\d):(\d\d):(\d\d) (\d{4})\]?\s(.*)", re.DOTALL)
+_ISO = pattern(
+    r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?\s+(.*)", re.DOTALL
+)
+_DECODED = pattern(r"([a-z]{1,12}\d?)\s*:(\w{1,12})\s*:\s(.*)", re.DOTALL)
+_PRIORITY = pattern(r"<(\d{1,5})>(.*)", re.DOTALL)
+_RFC3164 = pattern(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)", re.DOTALL)
+#: RFC 5424: version, time, host, program, process, message id, structured data.
+_RFC5424 = pattern(r"1 \S+ \S+ (\S+) (\S+) \S+ (?:-|\[(?:[^\]\\]|\\.)*\]) ?(?:\ufeff)?(.*)", re.DOTALL)
+_TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)", re.DOTALL)
+#: `dmesg --color=always` (ECMA-48, select graphic rendition and erase in line).
+_COLOURS = pattern(r"\x1b\[[\d;]{0,20}[mK]")
 
 #: What journalctl prints between two boots (-- Reboot -- before systemd 242), and the kernel's own first message.
 _SEPARATOR = pattern(r"-- (?:Boot [0-9a-f]{32}|Reboot) --")
@@ -38,7 +48,8 @@ def parse(text: str) -> list[KernelLine]:
     """
     lines: list[KernelLine] = []
     began = 0
-    for raw in text.splitlines():
+    # By line feeds alone: other marks of a line's end are text, and what a user wrote behind one is no line of its own.
+    for raw in text.split("\n"):
         if raw.startswith("-- ") and _SEPARATOR.match(raw):
             began = len(lines)
         elif (line := parse_line(raw)) is not None:
@@ -55,18 +66,39 @@ def last_boot(lines: Sequence[KernelLine]) -> str:
 
 def parse_line(raw: str) -> KernelLine | None:
     """Return one message, or None for an empty line, a continuation, or another facility's record."""
-    if not raw.strip() or (raw.startswith(" ") and "=" in raw):  # kmsg keeps ` KEY=value` lines below a record
+    if raw[:1] == "\0":  # a file system that lost the end of a file at a crash
+        raw = raw.lstrip("\0")
+    if not raw or raw.isspace():
         return None
-    if raw.startswith("{"):
+    if raw[0] == "{":
         return _journal(raw)
-    if found := _KMSG.fullmatch(raw):
+    raw = raw[:RECORD_CHARS].rstrip("\r\n")
+    if "\x1b" in raw:
+        raw = _COLOURS.sub("", raw)
+    line = _by_first(raw)
+    if line is not None and len(line.text) > TEXT_CHARS:
+        return line._replace(text=line.text[:TEXT_CHARS])
+    return line
+
+
+def _by_first(raw: str) -> KernelLine | None:
+    """Return what a line says, by what it begins with: each form has its own."""
+    first = raw[:1]
+    if first.isspace():
+        # kmsg keeps ` KEY=value` lines below a record; and what journalctl indents goes on with the line before, whoever
+        # said that: it is nobody's new message.
+        return None if first == " " and "=" in raw else KernelLine(raw.rstrip())
+    if first.isdecimal() and (found := _KMSG.fullmatch(raw)):
         # Facility 0 is the kernel; anything else was written into /dev/kmsg by a program.
         return KernelLine(found[4], int(found[3]) / 1e6, True) if int(found[1]) >> 3 == 0 else None
-    if found := _PRIORITY.match(raw):
+    if first == "<" and (found := _PRIORITY.fullmatch(raw)):
         if int(found[1]) >> 3:
             return None
         raw = found[2]
-    if found := _DECODED.match(raw):
+        if found := _RFC5424.fullmatch(raw):
+            return KernelLine(_message(found[1], "" if found[2] == "-" else f"[{found[2]}]", found[3]))
+        first = raw[:1]
+    if first.islower() and (found := _DECODED.fullmatch(raw)):
         if found[1] != "kern":
             return None
         raw = found[3]
@@ -74,18 +106,21 @@ def parse_line(raw: str) -> KernelLine | None:
 
 
 def _timed(raw: str) -> KernelLine:
-    if found := _SECONDS.match(raw):
+    first = raw[:1]
+    if first == "[" and (found := _SECONDS.fullmatch(raw)):
         return KernelLine(found[2], float(found[1]), True)
-    if found := _CTIME.match(raw):
-        return KernelLine(_untagged(found[2]), _epoch(found[1], "%a %b %d %H:%M:%S %Y"))
-    if found := _ISO.match(raw):
-        at = _epoch(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S")
+    if (first == "[" or first.isdecimal()) and (found := _ISO.fullmatch(raw)):
+        at = _epoch(found[1], "%Y-%m-%d", found[2], found[3], found[4])
         if at is not None:
-            at += float(f"0.{found[3] or 0}") - _offset_s(found[4] or "")
-        return KernelLine(_untagged(found[5]), at)
-    if found := _RFC3164.match(raw):  # no year in it: the time cannot be placed
-        return KernelLine(_message(found[1], found[2] or "", found[3]))
-    return KernelLine(raw.strip())
+            at += float(f"0.{found[5] or 0}") - _offset_s(found[6] or "")
+        return KernelLine(_untagged(found[7]), at)
+    if first == "[" or first.isupper():
+        if found := _CTIME.fullmatch(raw):
+            at = _epoch(f"{found[1]} {found[5]}", "%a %b %d %Y", found[2], found[3], found[4])
+            return KernelLine(_untagged(found[6]), at)
+        if found := _RFC3164.fullmatch(raw):  # no year in it: the time cannot be placed
+            return KernelLine(_message(found[1], found[2] or "", found[3]))
+    return KernelLine(raw.rstrip())
 
 
 def _untagged(text: str) -> str:
@@ -107,7 +142,7 @@ def _message(tag: str, pid: str, message: str) -> str:
 
 def _journal(raw: str) -> KernelLine | None:
     try:
-        record = json.loads(raw)
+        record = json.loads(raw) if len(raw) <= JSON_CHARS else {}
         message = record["MESSAGE"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -119,17 +154,30 @@ def _journal(raw: str) -> KernelLine | None:
     if record.get("_TRANSPORT", "kernel") != "kernel" or not isinstance(message, str):
         return None
     stamp = str(record.get("__REALTIME_TIMESTAMP", ""))
-    return KernelLine(message, int(stamp) / 1e6 if stamp.isdigit() else None, False, str(record.get("_BOOT_ID", "")))
+    at = int(stamp) / 1e6 if stamp.isdecimal() and len(stamp) <= 20 else None
+    return KernelLine(message[:TEXT_CHARS], at, False, str(record.get("_BOOT_ID", ""))[:64])
 
 
-def _epoch(text: str, form: str) -> float | None:
-    import time  # here, since the live path reads raw records only and strptime costs 5 ms at import
-    from calendar import timegm
+#: Days that were read already, as seconds since the epoch: a log has few of them, and reading one takes long.
+_DAYS: dict[str, float | None] = {}
 
-    try:
-        return float(timegm(time.strptime(text, form)))
-    except ValueError:
+
+def _epoch(day: str, form: str, hours: str, minutes: str, seconds: str) -> float | None:
+    if day not in _DAYS:
+        import time  # here, since the live path reads raw records only and strptime costs 5 ms at import
+        from calendar import timegm
+
+        if len(_DAYS) > 1000:
+            _DAYS.clear()
+        try:
+            _DAYS[day] = float(timegm(time.strptime(day, form)))
+        except ValueError:
+            _DAYS[day] = None
+    began = _DAYS[day]
+    hour, minute, second = int(hours), int(minutes), int(seconds)
+    if began is None or hour > 23 or minute > 59 or second > 61:
         return None
+    return began + hour * 3600 + minute * 60 + second
 
 
 def _offset_s(zone: str) -> float:

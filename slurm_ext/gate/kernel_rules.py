@@ -6,6 +6,7 @@ itself set back to None. Several lines of one event are one finding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_ext.gate import efa_log, kernel_host, xid
@@ -18,7 +19,8 @@ from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, strength
 _PCI = r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"
 #: Some messages leave the domain out where it is 0.
 _SHORT = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?"
-_XID = pattern(rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:\d+)?\): (\d+)(?:,\s*(.*))?$", needs="Xid")
+#: The driver writes a comma behind the code, always: a line that was cut within its code tells another one.
+_XID = pattern(rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:\d+)?\): (\d+),\s*(.*)", re.DOTALL, needs="Xid")
 _NVLINK5 = pattern(
     r"(?:.*, )?([A-Z][A-Z0-9_/]+)\s+(Fatal|Nonfatal|Non-fatal)\s+XC\d+ i\d+ Link (-?\d+)"
     r" \((0x[0-9a-fA-F]+) (0x[0-9a-fA-F]+)"
@@ -38,6 +40,9 @@ _UVM = pattern(
     r"NVRM: .*uvm encountered global fatal error 0x[0-9a-f]+, requiring os reboot", needs="global fatal error"
 )
 _SXID = pattern(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d+), (Fatal|Non-fatal)", needs="SXid")
+#: How the messages of NVIDIA's drivers begin.
+_DRIVERS = ("NVRM: ", "nvidia")
+
 #: The driver says so when it is loaded.
 _LOADED = ("NVRM: loading NVIDIA ",)
 
@@ -74,7 +79,7 @@ def _whole(lines: Sequence[KernelLine]) -> Iterable[str]:
     """Yield each message, with those that belong to one sentence of the driver joined."""
     texts = [line.text for line in lines]
     for position, text in enumerate(texts):
-        if _OFF_BUS_BEGIN.match(text):
+        if text.startswith("NVRM: The") and _OFF_BUS_BEGIN.match(text):
             rest = [more for more in texts[position + 1 : position + 4] if more.startswith("NVRM: ")]
             yield " ".join([text.rstrip(), *(more.removeprefix("NVRM: ") for more in rest)])
         else:
@@ -197,6 +202,10 @@ def _nvlink5(id_: str, target: str, rest: str, text: str, now: str | None) -> Ju
 
 def _other(text: str) -> list[Judged]:
     """Return what one message other than an Xid says."""
+    return _driver(text) if text.startswith(_DRIVERS) else _machine(text)
+
+
+def _driver(text: str) -> list[Judged]:
     if found := _INIT.match(text):
         return [judged(FAIL, "gpu.init-failed", f"gpu@{address(found[1], found[2], found[3])}", "reboot", text)]
     if (found := _PROBE.match(text)) is not None:
@@ -210,6 +219,10 @@ def _other(text: str) -> list[Judged]:
         fatal = found[3] == "Fatal"
         word, action = (FAIL, "reboot") if fatal else (WARN, "warn")
         return [judged(word, f"nvswitch.sxid-{found[2]}", f"nvswitch:{found[1]}", action, text)]
+    return _machine(text)
+
+
+def _machine(text: str) -> list[Judged]:
     if item := efa_log.judge(text):
         return [item]
     item = kernel_host.judge(text)
