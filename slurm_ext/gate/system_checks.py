@@ -75,7 +75,7 @@ CHECKS: tuple[Check, ...] = (
     Check("process.zombies", "ended processes that nobody reaps", "warn", _LATER, _SCAN),
     Check(
         "service.",
-        "munge, the fabric manager (NVSwitch), IMEX (one NVLink domain over instances): down; clock, DCGM, persistence: a note",
+        "munge, the fabric manager (NVSwitch): down; IMEX (one NVLink domain over instances), clock, DCGM, persistence: a note",
         "fail, drain; or warn",
         _IDLE,
         "one systemctl show",

@@ -1,13 +1,15 @@
 """What systemd says of the services that a job needs, in the health check alone: one bounded question for all of them.
 
 A service that runs without systemd knowing (in a container, by hand) is no failure: its program in the process list, or its
-socket, speaks for it. A missing systemctl says nothing.
+socket, speaks for it, and one that nobody starts at boot is not missed (munge, where Slurm authenticates by itself). A missing
+systemctl says nothing.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 
 from slurm_ext import command
 from slurm_ext.aws import catalogue
@@ -35,6 +37,9 @@ LAB_ANSWER = "etc/fmslurm-lab/systemctl-show.txt"
 MUNGE_SOCKET = "/run/munge/munge.socket.2"
 TIMEOUT_S = 3.0
 
+#: A machine that started less than this ago (seconds) may not have started all of its services.
+SETTLED_S = 600.0
+
 #: Where systemd is the init (sd_booted(3)).
 BOOTED = "/run/systemd/system"
 
@@ -55,7 +60,8 @@ def look(here: Here, programs: frozenset[str]) -> list[Judged]:
     if not ran.ok:
         return [judged(UNKNOWN, "service.no-answer", "node", "none", ran.words())]
     answers = _answers(here.settings.site.munge_socket or MUNGE_SOCKET)
-    return judge(ran.stdout, here.instance_type(), programs, munge_answers=answers)
+    booting = time.clock_gettime(time.CLOCK_BOOTTIME) < SETTLED_S
+    return judge(ran.stdout, here.instance_type(), programs, munge_answers=answers, booting=booting)
 
 
 def _answers(path: str) -> bool:
@@ -69,30 +75,44 @@ def _answers(path: str) -> bool:
     return True
 
 
-def judge(text: str, instance_type: str, programs: frozenset[str], *, munge_answers: bool) -> list[Judged]:
-    """Return what the units say for a type, without those whose program runs all the same. Pure."""
+def judge(
+    text: str, instance_type: str, programs: frozenset[str], *, munge_answers: bool, booting: bool = False
+) -> list[Judged]:
+    """Return what the units say for a type, without those whose program runs all the same. Pure.
+
+    `booting`: the machine has just started, so that a unit at rest may still be waiting for its turn.
+    """
     units = service_rules.parse(text) or []
     running = {unit for unit, names in UNITS.items() if not programs.isdisjoint(names)}
     if munge_answers:
         running.add("munge.service")
-    asked = [
-        unit._replace(wanted=_wanted(text, unit.name))
-        for unit in units
-        if unit.name in UNITS and unit.name not in running and unit.active and not _absent(unit)
-    ]
+    told = [unit._replace(wanted=_wanted(text, unit.name)) for unit in units if unit.name in UNITS and unit.active]
+    asked = [unit for unit in told if unit.name not in running and not _rests(unit, booting=booting)]
     items = service_rules.judge([*asked, *_running_clocks(units, running)], instance_type)
-    # A fabric manager that is not installed under a name of ours, on a type that needs one: which other name it has, and whether
-    # the GPUs are joined, the driver knows. That is asked of the driver.
     return [
-        item._replace(verdict=WARN) if item.verdict == FAIL and "not-found" in "".join(item.finding.evidence) else item
+        item._replace(verdict=WARN) if item.verdict == FAIL and not _certain(item) else item
         for item in items
         if item.verdict != UNKNOWN or catalogue.host(instance_type) is not None
     ]
 
 
-def _absent(unit: service_rules.Unit) -> bool:
-    """Return whether a unit is not installed and its type decides: only the fabric manager's absence says anything."""
-    return unit.load == "not-found" and "fabricmanager" not in unit.name
+def _certain(item: Judged) -> bool:
+    """Return whether a service that is down proves something.
+
+    A fabric manager that is not installed under this name may be there under another one: the driver is asked of that. IMEX is
+    started for each job by some (Slurm's switch/nvidia_imex, a prolog), and rests between them.
+    """
+    return item.finding.id != "service.imex-down" and "not-found" not in "".join(item.finding.evidence)
+
+
+def _rests(unit: service_rules.Unit, *, booting: bool) -> bool:
+    """Return whether a unit that is down need not be up: not installed, not started at boot, or not yet.
+
+    Only a fabric manager is asked for whatever the set-up says: its type does not work without one.
+    """
+    fabric = "fabricmanager" in unit.name
+    unwanted = unit.wanted is False and unit.active == "inactive"
+    return (booting and unit.active == "inactive") or (not fabric and (unwanted or unit.load == "not-found"))
 
 
 def _running_clocks(units: list[service_rules.Unit], running: set[str]) -> list[service_rules.Unit]:

@@ -8,7 +8,7 @@ import pytest
 from live_node import MOUNTS, NO_JOB, P5, TYPES, found, healthy, here, job, look, process, stepd
 
 from slurm_ext.aws import catalogue
-from slurm_ext.gate import probes, system_checks, system_host, system_jobs
+from slurm_ext.gate import probes, system_checks, system_host, system_jobs, system_services
 from slurm_ext.lab import hardware, hardware_host
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
@@ -266,6 +266,39 @@ def test_control_groups_of_version_1(tmp_path):
 def test_a_fabric_manager_that_the_type_does_not_need_may_rest(tmp_path, name):
     files = healthy(name) | unit("nvidia-fabricmanager", "failed")
     assert [one for one in found(here(tmp_path, files, phase="health")) if "fabric" in one[0]] == []
+
+
+def test_a_service_that_nobody_starts_at_boot_is_not_missed(tmp_path):
+    """Slurm authenticates by itself there, and munge is only installed."""
+    files = healthy() | unit("munge", "inactive", enabled="disabled")
+    assert found(here(tmp_path, files, phase="health")) == []
+    assert found(here(tmp_path, healthy() | unit("munge", "inactive"), phase="health")) == [
+        ("service.munge-down", FAIL, "node", "drain")
+    ]
+    files = healthy() | unit("nvidia-fabricmanager", "inactive", enabled="disabled")
+    assert found(here(tmp_path, files, phase="health")) == [("service.fabricmanager-down", FAIL, "node", "drain")]
+
+
+def test_a_machine_that_has_just_booted_may_wait_for_its_services():
+    texts = [
+        unit("nvidia-fabricmanager", state)["etc/fmslurm-lab/systemctl-show.txt"] for state in ("inactive", "failed")
+    ]
+    judged = [
+        [item.verdict for item in system_services.judge(text, P5, frozenset(), munge_answers=False, booting=booting)]
+        for text in texts
+        for booting in (True, False)
+    ]
+    assert judged == [[], [FAIL], [FAIL], [FAIL]]
+
+
+def test_imex_that_is_started_for_each_job_convicts_nobody(tmp_path):
+    name = "p6e-gb200.36xlarge"
+    text = healthy(name)["etc/fmslurm-lab/systemctl-show.txt"]
+    block = next(part for part in text.split("\n\n") if "Id=nvidia-imex" in part)
+    files = healthy(name) | {
+        "etc/fmslurm-lab/systemctl-show.txt": text.replace(block, block.replace("State=active", "State=inactive"))
+    }
+    assert found(here(tmp_path, files, phase="health")) == [("service.imex-down", WARN, "node", "drain")]
 
 
 def test_a_service_that_runs_without_systemd_is_up(tmp_path):
