@@ -29,7 +29,8 @@ PARTS: Mapping[str, str] = {
     "cuda": "CUDA toolkit",
     "kernel": "Linux",
     "kefalnd": "Lustre's EFA driver",
-    "peer-memory": "GPU memory for EFA",
+    "peer-memory": "the EFA driver's provider of GPU memory",
+    "generation": "EFA generation",
     "type": "instance type",
 }
 
@@ -223,6 +224,20 @@ TABLE: tuple[Row, ...] = (
         "the proprietary NVIDIA module gives EFA no GPU memory on recently patched kernels",
         "NVIDIA's open kernel modules, EFA installer 1.29 or later",
         "https://github.com/aws/aws-parallelcluster/issues/6015; " + _ISSUES + "803",
+    ),
+    Row(
+        "plugin-dma-buf",
+        (("peer-memory", "=", "none"), ("generation", "<", "4"), ("plugin", "<", "1.19.2")),
+        "without that provider GPU memory takes DMA-BUF, which the plug-in has on EFA 1 to 3 from 1.19.2 on",
+        "aws-ofi-nccl 1.19.2 or later, or the efa_nv_peermem module",
+        _NOTES + " (v1.14.2, v1.19.2), src/nccl_ofi_dmabuf.cpp at v1.19.1",
+    ),
+    Row(
+        "plugin-dma-buf-efa4",
+        (("peer-memory", "=", "none"), ("generation", ">=", "4"), ("plugin", "<", "1.14.2")),
+        "without that provider GPU memory takes DMA-BUF, which the plug-in uses from 1.14.2 on by itself",
+        "aws-ofi-nccl 1.14.2 or later, or the efa_nv_peermem module",
+        _NOTES + " (v1.13.2, v1.14.2)",
     ),
     Row(
         "nvidia-595-p6e",

@@ -13,12 +13,14 @@ from slurm_ext import command
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import CommandNotFoundError
 from slurm_ext.files import owner_is_trusted
+from slurm_ext.gate import efa_live_settings
 from slurm_ext.gate.efa_live_files import FILE, names_in, open_entry, text_at, text_of
 from slurm_ext.gate.efa_live_settings import (
     Limit,
     Netdev,
     judge_huge_pages,
     judge_memlock,
+    kernel_version,
     parse_environment,
     parse_limits,
     propagated,
@@ -153,6 +155,13 @@ def _may_run(path: str) -> bool:
     finally:
         os.close(descriptor)
     return state.st_mode & 0o170000 == 0o100000 and bool(state.st_mode & 0o111) and owner_is_trusted(state)
+
+
+def dma_buf_possible(root: str) -> bool:
+    """Say whether EFA can be given GPU memory by DMA-BUF on this kernel and NVIDIA driver."""
+    release = text_at(os.path.join(root, "proc/sys/kernel/osrelease"), 128) or ""
+    nvidia = text_at(os.path.join(root, "proc/driver/nvidia/version"), 4096)
+    return efa_live_settings.dma_buf_possible(kernel_version(release.strip()), nvidia)
 
 
 def settings(here: Here) -> list[Judged]:

@@ -36,8 +36,8 @@ def quick(root: str, at_least: int) -> Quick | None:
     names, bound = names_in(os.path.join(root, CLASS)), names_in(os.path.join(root, BOUND))
     if isinstance(names, Unread) or isinstance(bound, Unread) or len(names) < max(at_least, 1):
         return None
-    if set(map(_name_at, filter(_is_address, bound))) != set(names):
-        return None
+    addresses = set(filter(_is_address, bound))
+    bound_count = len(addresses)
     verbs, nodes = names_in(os.path.join(root, VERBS)), names_in(os.path.join(root, NODES))
     if isinstance(verbs, Unread) or isinstance(nodes, Unread):
         return None
@@ -56,11 +56,13 @@ def quick(root: str, at_least: int) -> Quick | None:
             if found is None:
                 return None
             values[name] = found
+            addresses.discard(_address_of(opened[0], name, addresses))
             if len(values) == 1:
                 peer = _peer(root, *opened)
         finally:
             os.close(opened[0])
-    return Quick(values, peer)
+    # Each device sits on a function that the driver has bound, and no bound function is without a device.
+    return Quick(values, peer) if len(names) == bound_count and not addresses else None
 
 
 def _quick_counters(device: int) -> tuple[int | None, ...] | None:
@@ -105,6 +107,14 @@ def _open_to_all(root: str, uverbs: list[str]) -> bool:
 
 def _is_address(name: str) -> bool:
     return len(name) == 12 and name[4] == name[7] == ":" and name[10] == "."
+
+
+def _address_of(device: int, name: str, addresses: set[str]) -> str:
+    """Return the PCI address that a device sits on, by its own link, else by the name that a kernel gives it there."""
+    try:
+        return os.path.basename(os.readlink("device", dir_fd=device))
+    except OSError:  # a simulated tree has a folder there
+        return next((address for address in addresses if _name_at(address) == name), "")
 
 
 def _name_at(address: str) -> str:

@@ -35,10 +35,19 @@ class Function(NamedTuple):
     numa: int | None = None
 
 
-def tree(root: str) -> tuple[Tree, tuple[Function, ...]]:
-    """Return all that sysfs and /dev show of EFA, in the form of a captured tree, and the functions on the PCI bus."""
+class Seen(NamedTuple):
+    """A tree in the form of a captured one, the functions on the PCI bus, and those on which an RDMA device sits."""
+
+    tree: Tree
+    functions: tuple[Function, ...]
+    in_use: frozenset[str]
+
+
+def read(root: str) -> Seen:
+    """Return all that sysfs and /dev show of EFA."""
     found: dict[str, str | Unread] = {}
-    _read_class(root, found)
+    in_use: set[str] = set()
+    _read_class(root, found, in_use)
     _read_nodes(root, found)
     functions = _functions(root)
     if functions is not None:
@@ -51,7 +60,7 @@ def tree(root: str) -> tuple[Tree, tuple[Function, ...]]:
         found[MODULE + "/"] = ""
     elif os.path.isdir(os.path.join(root, "sys/module")):
         found["sys/module/"] = ""
-    return found, functions or ()
+    return Seen(found, functions or (), frozenset(in_use))
 
 
 def is_efa(function: Function) -> bool:
@@ -59,7 +68,7 @@ def is_efa(function: Function) -> bool:
     return function.vendor == "0x1d0f" and function.device.startswith("0xefa")
 
 
-def _read_class(root: str, found: dict[str, str | Unread]) -> None:
+def _read_class(root: str, found: dict[str, str | Unread], in_use: set[str]) -> None:
     folder = os.path.join(root, CLASS)
     names = names_in(folder)
     if isinstance(names, Unread) and names.error != "ENOENT":
@@ -75,12 +84,13 @@ def _read_class(root: str, found: dict[str, str | Unread]) -> None:
             continue
         descriptor, path = opened
         try:
-            _read_device(root, descriptor, path, base, found)
+            in_use.add(_read_device(root, descriptor, path, base, found))
         finally:
             os.close(descriptor)
 
 
-def _read_device(root: str, descriptor: int, path: str, base: str, found: dict[str, str | Unread]) -> None:
+def _read_device(root: str, descriptor: int, path: str, base: str, found: dict[str, str | Unread]) -> str:
+    """Read one device; return the name of the folder of its PCI function, which is its address in a real kernel."""
     found[base + "/"] = ""
     of_pci = open_entry(root, path, "device")
     if not isinstance(of_pci, Unread):
@@ -98,6 +108,7 @@ def _read_device(root: str, descriptor: int, path: str, base: str, found: dict[s
         if not isinstance(state, Unread):
             found[f"{base}/ports/{port}/state"] = state
         _read_folder(descriptor, f"ports/{port}/hw_counters", base, found)
+    return "" if isinstance(of_pci, Unread) else os.path.basename(of_pci[1])
 
 
 def _read_folder(device: int, folder: str, base: str, found: dict[str, str | Unread]) -> None:

@@ -205,6 +205,15 @@ def parse_environment(text: str) -> dict[str, str]:
     return found
 
 
+def dma_buf_possible(kernel: tuple[int, ...] | None, nvidia: str | None) -> bool:
+    """Say whether EFA can be given GPU memory by DMA-BUF, without a provider of the driver's own (device/p2p).
+
+    That takes Linux 5.12 and a driver that offers it, which is NVIDIA's open module (aws-ofi-nccl v1.21.1
+    src/nccl_ofi_dmabuf.cpp; amzn/amzn-drivers#282). `nvidia` is the text of /proc/driver/nvidia/version.
+    """
+    return kernel is not None and kernel >= (5, 12) and nvidia is not None and "Open Kernel Module" in nvidia
+
+
 def kernel_version(release: str) -> tuple[int, ...] | None:
     """Return (5, 15) for `5.15.0-1051-aws`, None for another text."""
     parts = release.split(".", 2)[:2]

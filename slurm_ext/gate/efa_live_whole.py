@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import (
@@ -48,8 +48,8 @@ class Node(NamedTuple):
 
 def judge(here: Here, node: Node) -> Probed:
     """Look at everything."""
-    tree, functions = efa_live_read.tree(here.root)
-    efa = efa_facts.read(tree)
+    read = efa_live_read.read(here.root)
+    efa = efa_facts.read(read.tree)
     names = [device.name for device in efa.devices]
     seen = node.seen._replace(present=len(names), on_bus=None if efa.on_bus is None else len(efa.on_bus))
     number = efa_live_attached.judge(seen)
@@ -57,7 +57,9 @@ def judge(here: Here, node: Node) -> Probed:
         return Probed(number.items)
     now_s = time.time()
     wanted = Wanted(number.number, node.kind, number.attached, efa_live_node.boot_age_s(), node.gpus)
-    items = [*number.items, *_devices(efa, wanted, number)]
+    items = [*number.items, *_devices(_without_used(efa, read.in_use), wanted, number)]
+    if efa_live_node.dma_buf_possible(here.root):
+        items = [item for item in items if item.finding.id != "efa.no-peer-memory"]
     items += efa_live_window.judge_once(efa.devices)
     items += efa_live_settings.judge_nodes(efa_live_files.node_modes(here.root) or {})
     if here.phase == EPILOG and here.baseline:
@@ -65,13 +67,18 @@ def judge(here: Here, node: Node) -> Probed:
         items += efa_live_window.judge_job(here.baseline, efa.devices, now_s=now_s, start_s=start_s, job_id=here.job_id)
     if names:
         items += efa_live_node.settings(here)
-        items += _slow(here, names, functions) if here.phase == HEALTH else []
-        items += _compatible(here, node.kind, efa.devices[0].peer_memory) if here.phase != PROLOG else []
+        items += _slow(here, names, read.functions) if here.phase == HEALTH else []
+        items += _compatible(here, node, efa, read.functions) if here.phase != PROLOG else []
     if here.phase == EPILOG and len(names) > (node.seen.recorded or 0):
         state_dir = at_node(here.settings.site.state_dir, here.node)
         efa_live_attached.write_record(state_dir, node.instance, len(names))
     kept = efa_live_quick.keep(efa_live_window.values_of(efa.devices), now_s) if here.phase == PROLOG and names else {}
     return Probed(tuple(_one_event(items)), kept)
+
+
+def _without_used(efa: efa_facts.Efa, in_use: Collection[str]) -> efa_facts.Efa:
+    """Return facts without the functions that are known to have a device, whatever user space calls it (efa_0, rdmap0s6)."""
+    return efa if efa.on_bus is None else efa._replace(on_bus=tuple(a for a in efa.on_bus if a not in in_use))
 
 
 def _devices(efa: efa_facts.Efa, wanted: Wanted, number: Number) -> list[Judged]:
@@ -139,13 +146,17 @@ def judge_libfabric(asked: efa_live_node.Asked, names: Sequence[str]) -> list[Ju
     return [*efa_rules.judge_libfabric(mine, Wanted(len(names)), kernel=list(names), others=others), *down]
 
 
-def _compatible(here: Here, kind: str, peer_memory: str | None) -> list[Judged]:
+def _compatible(here: Here, node: Node, efa: efa_facts.Efa, functions: Sequence[Function]) -> list[Judged]:
     from slurm_ext.gate import compatibility, compatibility_read
 
     told = compatibility_read.versions(here.root, at_node(here.settings.site.prefix, here.node), here.settings)
-    if peer_memory is not None:
+    peer_memory = efa.devices[0].peer_memory
+    if node.gpus and peer_memory is not None:
         told["peer-memory"] = peer_memory or "none"
-    return compatibility.judge({**told, "type": kind})
+    generations = [function.device[5:] for function in functions if efa_live_read.is_efa(function)]
+    if generations and generations[0].isdigit():  # 0xefa0 is the first
+        told["generation"] = str(int(generations[0]) + 1)
+    return compatibility.judge({**told, "type": node.kind})
 
 
 def _one_event(items: Sequence[Judged]) -> list[Judged]:

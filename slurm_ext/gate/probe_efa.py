@@ -113,7 +113,7 @@ def look(here: Here) -> Probed:
     wanted = row is not None and here.settings.burnin.transport == "efa"
     if here.phase == PROLOG:
         seen = efa_live_quick.quick(here.root, max(recorded or 0, (maximum or 0) if wanted else 0))
-        if seen is not None and _well(seen, gpus=row is not None):
+        if seen is not None and _well(here.root, seen, gpus=row is not None):
             from slurm_ext.gate import efa_live_node
 
             return Probed(tuple(efa_live_node.settings(here)), efa_live_quick.keep(seen.values, time.time()))
@@ -125,9 +125,15 @@ def look(here: Here) -> Probed:
     return efa_live_whole.judge(here, efa_live_whole.Node(kind, instance, row is not None, known))
 
 
-def _well(seen: efa_live_quick.Quick, *, gpus: bool) -> bool:
+def _well(root: str, seen: efa_live_quick.Quick, *, gpus: bool) -> bool:
     """Say whether nothing in a quick look needs the rules: no closed admin queue, and GPU memory where there are GPUs."""
-    return not (gpus and seen.peer_memory == "") and not any(row[1] for row in seen.values.values())
+    if any(row[1] for row in seen.values.values()):
+        return False
+    if not gpus or seen.peer_memory != "":
+        return True
+    from slurm_ext.gate import efa_live_node
+
+    return efa_live_node.dma_buf_possible(root)
 
 
 def _without_efa(root: str) -> bool:

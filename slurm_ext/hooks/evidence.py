@@ -183,7 +183,7 @@ def _text(root: str, name: str, limit: int) -> bytes:
 def _efa(root: str) -> bytes:
     from slurm_ext.gate import efa_live_read
 
-    tree, _ = efa_live_read.tree(root)
+    tree = efa_live_read.read(root).tree
     plain = {path: text if isinstance(text, str) else {"error": text.error} for path, text in tree.items()}
     return json.dumps(plain, indent=0).encode()
 

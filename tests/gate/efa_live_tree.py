@@ -104,8 +104,8 @@ class Node:
             (home / "net" / name / "device").symlink_to("../../../" + home.name)
             link(self.root / "sys/class/net" / name, home / "net" / name)
 
-    def device(self, name, at):
-        home = self.function(address_of(name), "0x1d0f", "0xefa2", at * 2 // max(len(self.names), 1))
+    def device(self, name, at, address=""):
+        home = self.function(address or address_of(name), "0x1d0f", "0xefa2", at * 2 // max(len(self.names), 1))
         write(home / "p2p", "NVIDIA\n")
         base = home / "infiniband" / name
         for counter in DEVICE:

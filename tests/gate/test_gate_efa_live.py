@@ -49,11 +49,47 @@ def test_the_labs_simulated_node_is_healthy(tmp_path, kind):
 
 
 def test_a_healthy_prolog_reads_no_more_than_counters(p5, monkeypatch):
-    monkeypatch.setattr(efa_live_read, "tree", lambda root: pytest.fail("the whole tree was read"))
+    monkeypatch.setattr(efa_live_read, "read", lambda root: pytest.fail("the whole tree was read"))
     seen = p5.look()
     assert seen.items == ()
     assert len(seen.kept["devices"]) == 32
     assert len(seen.kept["devices"]["rdmap79s0"]) == len(efa_live_quick.COUNTERS)
+
+
+@pytest.mark.parametrize(
+    "names", [("efa_0", "efa_1", "efa_2", "efa_3"), ("rdmap0s6", "rdmap0s7", "rdmap0s8", "rdmap0s9")]
+)
+def test_devices_under_other_names_than_their_addresses_are_well(tmp_path, names):
+    node = Node(tmp_path, "p4d.24xlarge", count=0)
+    node.names = names
+    write(tmp_path / "sys/module/efa/version", "1.16.0g\n")
+    for at, name in enumerate(names):
+        node.device(name, at, f"0000:{0x10 + 16 * at:02x}:1b.0")
+    tool("; ".join(f"printf 'provider: efa\\n    domain: {n}-rdm\\n    protocol: FI_PROTO_EFA\\n'" for n in names))(
+        node
+    )
+    (tmp_path / "opt/amazon/efa/bin/fi_info").chmod(0o755)
+    kept = node.look().kept
+    assert set(kept["devices"]) == set(names)
+    for phase in PHASES:
+        assert {item for item in said(node.look(phase, baseline=kept)) if not item[0].startswith("compat.")} == set()
+    node.function("0000:70:1b.0", "0x1d0f", "0xefa1", 0)
+    assert ("efa.driver-not-bound", "efa:rdmap112s27", FAIL, "drain") in said(node.look("epilog"))
+
+
+def test_gpu_memory_by_dma_buf_needs_no_provider(p5, monkeypatch):
+    no_peer(p5)
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
+    write(p5.root / "proc/driver/nvidia/version", text)
+    assert all(said(p5.look(phase)) == set() for phase in PHASES)
+    write(p5.root / "proc/sys/kernel/osrelease", "5.10.0-1\n")
+    assert said(p5.look()) == {("efa.no-peer-memory", "node", WARN, "warn")}
+    write(p5.root / "proc/sys/kernel/osrelease", "6.8.0-1\n")
+    write(p5.root / "proc/driver/nvidia/version", text.replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
+    assert ("compat.nvidia-proprietary", "node", WARN, "warn") in said(p5.look("epilog"))
+    write(p5.root / "proc/driver/nvidia/version", text)
+    monkeypatch.setattr(efa_live_read, "read", lambda root: pytest.fail("the whole tree was read"))
+    assert said(p5.look()) == set()
 
 
 def remove_numa(node):
