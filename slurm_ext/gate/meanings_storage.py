@@ -159,6 +159,14 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.KERNEL_MD,),
         ("`mdadm --readwrite /dev/mdN`.",),
     ),
+    Meaning(
+        "raid.short-stripe",
+        "A stripe over the local disks has fewer of them than this type has.",
+        "warn",
+        NO,
+        (page.KERNEL_MD, page.EC2_STORE),
+        ("`mdadm --detail /dev/mdN`; a disk that is gone is told apart (disk.nvme-missing), else it was made so.",),
+    ),
     Meaning("raid.degraded", "An array runs with fewer disks than it should.", "warn", NO, (page.KERNEL_MD,)),
     Meaning("raid.rebuilding", "An array is being rebuilt: slower until it is done.", "warn", NO, (page.KERNEL_MD,)),
     Meaning(

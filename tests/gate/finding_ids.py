@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[2] / "slurm_ext"
-SOURCES = ("gate/*.py", "burnin/*.py", "slurm/act.py")
+SOURCES = ("gate/*.py", "burnin/*.py", "hooks/slow*.py", "slurm/act.py")
 
 #: Function -> which of its arguments are ids.
 MAKERS: dict[str, tuple[int, ...]] = {
