@@ -25,7 +25,7 @@ _DOTTED = re.compile(r"[a-z][a-z0-9]*\.[a-z0-9][a-z0-9-]*-?")
 _BEGIN = re.compile(r"[a-z][a-z0-9]*\.([a-z0-9][a-z0-9-]*-)?")
 
 #: Text of that form that is no id: files, columns, modules.
-NO_IDS = re.compile(r".*\.(log|json|jsonl|svg|xml|conf|yaml|txt|so|py|md|sock|current|total|used|width|procs)")
+NO_IDS = re.compile(r".*\.(log|json|jsonl|svg|xml|conf|yaml|txt|so|py|md|sock|current|total|used|width|procs|controllers|max|events)")
 
 
 class Ids(NamedTuple):
