@@ -18,6 +18,7 @@ PROMISES = (
     Promise("checks_in_prolog", None),
     Promise("hook_over_bare_python", 6.0, unit="x"),
     Promise("hook_over_nhc", 0.5, unit="x"),
+    Promise("hook_over_nhc_small", None, unit="x"),
     Promise("peak_mb", 20.0, unit="MB"),
     Promise("kernel_lines_per_s", None, unit="lines/s"),
 )

@@ -5,8 +5,10 @@
 `python3 -I -c pass` of the same interpreter, in turns. `hook_wall_over_bare_python`: by the clock, without a burn-in, which
 waits for its workers.
 `hook_over_nhc`: the clock's time of that hook without a burn-in, by that of LBNL NHC with the twelve of these checks that it
-has, in turns. NHC looks at this machine itself, which is smaller than the simulated one, and both ask the same nvidia-smi.
-NHC is not shipped: `git clone https://github.com/mej/nhc`, and name the folder in FMSLURM_NHC.
+has, in turns. Both ask the same nvidia-smi. NHC reads /proc itself, where it is shown the processors and the memory of a
+p5.48xlarge (a bind mount in a namespace of their own); its processes and file systems are this machine's, which are fewer.
+`hook_over_nhc_small`: the same with this machine's own processors. NHC is not shipped: `git clone
+https://github.com/mej/nhc`, and name the folder in FMSLURM_NHC.
 `peak_mb`: the largest resident set that any process of the hook had.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -141,7 +144,7 @@ def _in_turns(programs: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], r
 
 
 def _against_python(folder: Path, repeats: int) -> dict[str, float]:
-    bare = ([PYTHON, "-I", "-c", "pass"], {})
+    bare: tuple[Sequence[str], Mapping[str, str]] = ([PYTHON, "-I", "-c", "pass"], {})
     took = _in_turns({"bare": bare, "alone": _hook(folder / "alone"), "tested": _hook(folder / "tested")}, repeats)
     _check_passed(folder / "alone", ranks=None)
     _check_passed(folder / "tested", ranks=8)
@@ -186,21 +189,81 @@ def _against_nhc(folder: Path, repeats: int) -> dict[str, float]:
     if not os.path.isfile(os.path.join(source, "nhc")):
         print("against NHC: skipped, FMSLURM_NHC names no checkout of https://github.com/mej/nhc")
         return {}
-    argv, env = _hook(folder / "alone")
+    row = catalogue.find(TYPE)
+    assert row is not None
+    shown = {"cpuinfo": _cpuinfo(row), "meminfo": (folder / "alone/root/proc/meminfo").read_text()}
+    binds = []
+    for name, text in shown.items():
+        (folder / name).write_text(text)
+        binds.append(f"mount --bind {shlex.quote(str(folder / name))} /proc/{name}")
+    again = [sys.executable, __file__, "--nhc", str(folder), str(repeats)]
+    inside = " && ".join([*binds, f"exec {shlex.join(again)}"])
+    found = {}
+    for name, argv in (("", ["unshare", "--mount", "sh", "-c", inside]), ("_small", again)):
+        told = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+        if told.returncode:
+            raise SystemExit(f"against NHC: {told.stdout[-400:]}{told.stderr[-400:]}")
+        costs = {key: Cost(*value) for key, value in json.loads(told.stdout.splitlines()[-1]).items()}
+        for key, cost in costs.items():
+            print(
+                f"{key + (name and ', small machine'):28} CPU {cost.cpu_s * 1e3:6.1f} ms, wall {cost.wall_s * 1e3:6.1f} ms"
+            )
+        found[f"hook_over_nhc{name}"] = round(costs["hook"].wall_s / costs["nhc"].wall_s, 2)
+        found[f"hook_cpu_over_nhc{name}"] = round(costs["hook"].cpu_s / costs["nhc"].cpu_s, 2)
+    return found
+
+
+def _nhc_turns(folder: Path, repeats: int) -> dict[str, Cost]:
+    """Time hook and NHC in turns, in the namespace of whoever calls."""
+    source = os.environ["FMSLURM_NHC"]
+    hook = _hook(folder / "alone")
     smi = folder / "alone/root/usr/bin/nvidia-smi"
     conf = folder / "nhc.conf"
     conf.write_text(_NHC_CHECKS.format(scratch=folder / "alone/scratch", smi=smi, fields=_FIELDS))
     words = ["MARK_OFFLINE=0", f"INCDIR={source}/scripts", "NHC_RM=none"]
     peer = ["/bin/bash", f"{source}/nhc", "-D", str(folder), "-c", str(conf), "-l", "-", *words]
-    peer_env = {**env, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    peer_env = {**hook[1], "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     _check_nhc(peer, peer_env)
-    took = _in_turns({"nhc": (peer, peer_env), "hook": (argv, env)}, repeats)
-    for name in ("nhc", "hook"):
-        print(f"{name:28} CPU {took[name].cpu_s * 1e3:6.1f} ms, wall {took[name].wall_s * 1e3:6.1f} ms")
-    return {
-        "hook_over_nhc": round(took["hook"].wall_s / took["nhc"].wall_s, 2),
-        "hook_cpu_over_nhc": round(took["hook"].cpu_s / took["nhc"].cpu_s, 2),
-    }
+    return _in_turns({"nhc": (peer, peer_env), "hook": hook}, repeats)
+
+
+def _cpuinfo(row: catalogue.InstanceType) -> str:
+    """Return /proc/cpuinfo of a type, with the lines of its kind of processor; the flags are as many as it has."""
+    flags = " ".join(f"flag{number}" for number in range(120))
+    blocks = []
+    for number in range(row.vcpus):
+        core = number % (row.sockets * row.cores_per_socket)
+        facts = {
+            "processor": number,
+            "vendor_id": "AuthenticAMD",
+            "cpu family": 25,
+            "model": 1,
+            "model name": "AMD EPYC 7R13 Processor",
+            "stepping": 1,
+            "microcode": "0xa0011d1",
+            "cpu MHz": "2650.000",
+            "cache size": "512 KB",
+            "physical id": core // row.cores_per_socket,
+            "siblings": row.cores_per_socket * row.threads_per_core,
+            "core id": core % row.cores_per_socket,
+            "cpu cores": row.cores_per_socket,
+            "apicid": number,
+            "initial apicid": number,
+            "fpu": "yes",
+            "fpu_exception": "yes",
+            "cpuid level": 16,
+            "wp": "yes",
+            "flags": flags,
+            "bugs": "sysret_ss_attrs null_seg spectre_v1 spectre_v2 spec_store_bypass srso",
+            "bogomips": "5300.00",
+            "TLB size": "2560 4K pages",
+            "clflush size": 64,
+            "cache_alignment": 64,
+            "address sizes": "48 bits physical, 48 bits virtual",
+            "power management": "",
+        }
+        blocks.append("".join(f"{name:16}: {value}\n" for name, value in facts.items()))
+    return "\n".join(blocks) + "\n"
 
 
 def _check_nhc(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -223,7 +286,10 @@ def _peak_mb(folder: Path) -> float:
 
 
 def main() -> None:
-    """Print the figures of this file alone."""
+    """Print the figures of this file alone; `--nhc FOLDER REPEATS`: what the runs beside NHC took."""
+    if sys.argv[1:2] == ["--nhc"]:
+        print(json.dumps(_nhc_turns(Path(sys.argv[2]), int(sys.argv[3]))))
+        return
     print(json.dumps({"bench": "gate_hook", "figures": figures("--full" in sys.argv)}))
 
 
