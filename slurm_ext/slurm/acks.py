@@ -6,12 +6,14 @@ since it counts for the false-alarm rate of its check; one taken back is gone. S
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from slurm_ext import shared
-from slurm_ext.files import read_trusted, write_atomic
+from slurm_ext.files import open_regular, read_trusted, write_atomic
 from slurm_ext.patterns import pattern
 from slurm_ext.typed import Any, NamedTuple
 
@@ -168,21 +170,32 @@ def _change(
     is_there: Callable[[tuple[Ack, ...]], bool],
     timeout_s: float,
 ) -> bool:
-    """Change a node's file and look whether it took hold: a second person's change at the same moment may have won."""
+    """Change a node's file, one writer at a time, and look whether it took hold."""
 
     def work() -> bool:
         if not shared.is_share(share):
             return False
         path = _path(share, node)
-        for _ in range(3):
+        with _alone(os.path.join(share, FOLDER)):
             after = change(from_data(_load(path), node))
             listed = [{name: value for name, value in ack._asdict().items() if name != "node"} for ack in after]
             write_atomic(path, json.dumps({"schema": 1, "node": node, "acks": listed}) + "\n")
-            if is_there(from_data(_load(path), node)):
-                return True
-        return False
+            return is_there(from_data(_load(path), node))
 
     return shared.bounded(work, timeout_s) is True
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Keep other writers out, as far as the file system has locks; whoever waits too long is given up with its child."""
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    descriptor = open_regular(os.path.join(folder, ".lock"), os.O_WRONLY | os.O_CREAT)
+    try:
+        with contextlib.suppress(OSError):  # a Lustre that is mounted without flock: two people at once are rare
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _path(share: str, node: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ def test_written_read_and_taken_back(share: str) -> None:
 def test_names_that_are_none_are_not_written(share: str, bad: Ack) -> None:
     assert not acks.write(share, bad)
     assert os.listdir(share) == []
+
+
+def test_of_many_people_at_once_nobodys_word_is_lost(share: str) -> None:
+    given = [ack(f"f.{number}") for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda one: acks.write(share, one, timeout_s=30.0), given))
+    assert set(acks.read(share, "n1")) == set(given)
+    assert acks.read_all(share).keys() == {"n1"}  # type: ignore[union-attr]
 
 
 def test_a_share_that_is_absent_is_not_made(tmp_path: Path) -> None:
