@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slurm_ext import __version__, shared
-from slurm_ext.command import call_bounded
+from slurm_ext.command import ABANDON_S, call_bounded
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import owner_is_trusted, sync_folder
 from slurm_ext.gate.local import Look
@@ -90,7 +90,8 @@ def _save(
     about = finding or decisive(look.verdict)
     if about is None:
         return ""
-    limits = [part * deadline_s for part in _PARTS]
+    # A child that hangs in the kernel is waited for a moment more before it is left behind.
+    limits = [part * max(deadline_s - ABANDON_S, deadline_s / 4) for part in _PARTS]
     root = at_node(settings.site.root, node)
     raw = evidence.read_again(root, limits[0]) | {"min_free_percent": str(settings.gate.min_free_percent)}
     masked = settings.observe.mask

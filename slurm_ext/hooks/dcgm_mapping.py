@@ -15,8 +15,10 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from slurm_ext.command import call_bounded
+from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import owner_is_trusted
-from slurm_ext.gate.model import Gpu
+from slurm_ext.gate.model import Gpu, Smi
+from slurm_ext.hooks.environment import HookJob
 from slurm_ext.patterns import pattern
 
 #: How long (seconds) the child may wait for another hook's edit, and for the folder.
@@ -28,6 +30,18 @@ FILE_BYTES, FILES_MAX = 64 << 10, 4096
 _FILE = pattern(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _OLD_MIG = pattern(r"MIG-(GPU-[0-9a-fA-F-]{36})/(\d{1,3})/\d{1,3}")
 _TEMPORARY = ".fmslurm-"
+
+
+def begin(settings: Settings, job: HookJob, smi: Smi | None) -> str:
+    """Say which GPUs are a job's that starts; return in words what could not be said."""
+    names, without = file_names(job.gpu_ids, smi.gpus if smi is not None else ())
+    trouble = add(at_node(settings.gate.dcgm_job_mapping_dir, job.node), job.job_id, names) if names else ""
+    return "; ".join(part for part in (*without, trouble) if part)
+
+
+def end(settings: Settings, job: HookJob) -> str:
+    """Take back what was said of a job that has ended; return in words what could not be."""
+    return remove(at_node(settings.gate.dcgm_job_mapping_dir, job.node), job.job_id)
 
 
 def file_names(ids: Iterable[str], gpus: Sequence[Gpu]) -> tuple[tuple[str, ...], tuple[str, ...]]:

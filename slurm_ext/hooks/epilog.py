@@ -59,7 +59,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     within(REST_S + settings.gate.deadline_s + hold_s)
     told: dict[str, Any] = {}
     if settings.gate.dcgm_job_mapping_dir:  # whatever is off meanwhile: the line is ours to take
-        _unmap(job, settings, told)
+        from slurm_ext.hooks import dcgm_mapping
+
+        if trouble := dcgm_mapping.end(settings, job):
+            told["dcgm_job_mapping"] = trouble
     cleaned = leftovers.end(run_dir, job)
     if rungs != Modes("off", "off", "off", "off"):
         _look(job, settings, rungs, share, file, cleaned, now, told)
@@ -195,14 +198,6 @@ def _is_slow(id_: str) -> bool:
     rows = [row for row in checks.every() if id_ == row.id or (row.id.endswith((".", "-")) and id_.startswith(row.id))]
     row = max(rows, key=lambda row: len(row.id), default=None)
     return row is not None and "prolog" not in row.phases and row.phases != ("epilog",)
-
-
-def _unmap(job: HookJob, settings: Settings, data: dict[str, Any]) -> None:
-    from slurm_ext.hooks import dcgm_mapping
-
-    folder = at_node(settings.gate.dcgm_job_mapping_dir, job.node)
-    if trouble := dcgm_mapping.remove(folder, job.job_id):
-        data["dcgm_job_mapping"] = trouble
 
 
 def _wait_for_controller(job: HookJob, share: str, hold_s: float) -> None:

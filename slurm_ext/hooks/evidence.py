@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_ext.command import call_all_bounded, call_bounded
+from slurm_ext.config.model import Settings
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Facts, KernelLine, Probe
+from slurm_ext.gate.probes import PROLOG, Here
 from slurm_ext.hooks.evidence_mask import mask
 from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Finding
@@ -45,10 +47,6 @@ _TOLD_BY = {
     "memory.": ("memory_errors",),
     "host.memory": ("meminfo",),
 }
-
-#: Folders of Lustre and LNet whose files a client's state stands in (lustre_facts reads the same).
-_LUSTRE = ("proc/fs/lustre", "sys/kernel/debug/lustre", "sys/fs/lustre", "sys/kernel/debug/lnet")
-_LUSTRE_FILES = 600
 
 #: The first part of a finding's id -> the group that most likely tells it.
 _LIKELY = {"gpu": "gpu", "nvswitch": "kernel", "efa": "efa", "lustre": "lustre", "lnet": "lustre", "fs": "lustre"}
@@ -190,12 +188,8 @@ def _efa(root: str) -> bytes:
 
 def _disks(root: str) -> dict[str, str]:
     """Return the local disks as `lsblk -P` prints them, space as df does, and what the memory controllers counted."""
-    from slurm_ext.config.model import Settings
     from slurm_ext.gate import system_quick
-    from slurm_ext.gate.probes import PROLOG, Here
 
-    plain = Settings()
-    here = Here(root, "", PROLOG, plain._replace(site=plain.site._replace(root=root)))
     rows = []
     for name in sorted(os.listdir(os.path.join(root, "sys/block"))[:512]):
         if name.startswith("nvme"):
@@ -208,7 +202,7 @@ def _disks(root: str) -> dict[str, str]:
                 "STATE": _word(root, f"sys/class/nvme/{name.rpartition('n')[0]}/state"),
             }
             rows.append(" ".join(f'{key}="{value}"' for key, value in told.items()))
-    seen = system_quick.read(here)
+    seen = system_quick.read(_here(root))
     df = ["Filesystem 1024-blocks Used Available Capacity Mounted on"]
     inodes = ["Filesystem Inodes IUsed IFree IUse% Mounted on"]
     for one in (*seen.spaces, *((seen.shm,) if seen.shm is not None else ())):
@@ -228,18 +222,24 @@ def _word(root: str, name: str) -> str:
 
 
 def _lustre(root: str) -> bytes:
-    found: dict[str, Any] = {}
-    for top in _LUSTRE:
-        for folder, _, names in os.walk(os.path.join(root, top)):
-            for name in names:
-                if len(found) >= _LUSTRE_FILES:
-                    break
-                path = os.path.relpath(os.path.join(folder, name), root)
-                try:
-                    found[path] = _text(root, path, 16 << 10).decode("utf-8", "replace")
-                except OSError as exc:
-                    found[path] = {"error": errno.errorcode.get(exc.errno or 0, "EIO")}
-    return json.dumps(found, indent=0).encode() if found else b""
+    """Return the state of Lustre's connections as a captured tree, nothing where none is mounted."""
+    from slurm_ext.gate import lustre_live, probe_lustre
+
+    mounts = probe_lustre.mounted(_text(root, "proc/self/mountinfo", TEXT_BYTES).decode("utf-8", "replace"))
+    if not mounts:
+        return b""
+    here = _here(root)
+    seen = probe_lustre.read(here, mounts)
+    tree = lustre_live.tree(here, seen)
+    plain: dict[str, Any] = {
+        path: said if isinstance(said, str) else {"error": said.error} for path, said in tree.items()
+    }
+    return json.dumps(plain | ({"sys/kernel/debug/lnet/nis": seen.nis} if seen.nis else {}), indent=0).encode()
+
+
+def _here(root: str) -> Here:
+    plain = Settings()
+    return Here(root, "", PROLOG, plain._replace(site=plain.site._replace(root=root)))
 
 
 def choose(

@@ -189,8 +189,11 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
     told |= {"baseline": trouble} if trouble else {}
     if trouble := _leave(job, settings, file._replace(exports=exports, lines=lines, proven=proven)):
         told["job_file"] = trouble
-    if settings.gate.dcgm_job_mapping_dir and (trouble := _map(job, settings, passed)):
-        told["dcgm_job_mapping"] = trouble
+    if settings.gate.dcgm_job_mapping_dir:
+        from slurm_ext.hooks import dcgm_mapping
+
+        if trouble := dcgm_mapping.begin(settings, job, passed.look.facts.smi if passed.look is not None else None):
+            told["dcgm_job_mapping"] = trouble
     jobfile.job_starts(at_node(settings.site.run_dir, job.node), passed.boot_id)
     told["seconds"] = round(time.time() - started, 3)
     trail.emit(settings, job.node, event._replace(data={**event.data, **told}), share=share)
@@ -215,18 +218,6 @@ def _keep(job: HookJob, settings: Settings, passed: Passed, started: float) -> s
     found = baseline.names(passed.look.verdict.findings)
     kept = baseline.Baseline(job.job_id, job.restarts, passed.boot_id, passed.began, started, found, passed.look.kept)
     return baseline.write(at_node(settings.site.run_dir, job.node), kept)
-
-
-def _map(job: HookJob, settings: Settings, passed: Passed) -> str:
-    """Tell dcgm-exporter which GPUs are the job's; return in words what could not be told."""
-    from slurm_ext.hooks import dcgm_mapping
-
-    smi = passed.look.facts.smi if passed.look is not None else None
-    names, without = dcgm_mapping.file_names(job.gpu_ids, smi.gpus if smi is not None else ())
-    trouble = ""
-    if names:
-        trouble = dcgm_mapping.add(at_node(settings.gate.dcgm_job_mapping_dir, job.node), job.job_id, names)
-    return "; ".join(part for part in (*without, trouble) if part)
 
 
 def _stop(job: HookJob, settings: Settings, share: str, plan: Plan, room: str) -> tuple[int, bool, str]:
@@ -259,7 +250,12 @@ def _drain(
     if passed.look is not None:
         from slurm_ext.hooks import bundle
 
-        saved = bundle.save(settings, job, job.node, passed.look, finding=plan.finding, data=passed.data, share=share)
+        # Partners drain a node that their burn-in convicted and that does not act for itself within 3 s.
+        most_s = 2.0 if room == "burnin" else bundle.DEADLINE_S
+        look, data = passed.look, passed.data
+        saved = bundle.save(
+            settings, job, job.node, look, finding=plan.finding, data=data, share=share, deadline_s=most_s
+        )
         told["bundle"] = bundle.words(saved, share)
     code, runs, note = _drain_here(job, settings, share, plan, room, passed.boot_id, saved)
     marks.say_acted(share, job, job.node, note)

@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated_node import Node, csv, folders
+from simulated_node import ROW, Node, csv, folders
 
 from slurm_ext.gate import local, replay
 from slurm_ext.gate.model import decisive
 from slurm_ext.hooks import bundle, evidence, evidence_mask
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.lab import hardware
 from slurm_ext.verdict import Finding
 
 JOB = HookJob("77", "c", 0, "n0", uid=1000, gpu_ids=("0", "1"))
@@ -164,6 +165,17 @@ def test_names_that_users_chose_are_hidden_unless_the_site_says_otherwise(node):
 def test_what_is_hidden_and_what_is_not(line, masked):
     assert evidence_mask.mask(line) == masked
     assert json.loads(json.dumps(evidence_mask.mask_all({"a": [line]}))) == {"a": [masked]}
+
+
+def test_the_state_of_lustre_is_kept(node):
+    shutil.rmtree(node.root)
+    hardware.build_root(node.root, ROW, "n0", "i-0123456789abcdef0", {"/fsx": "lustre"})
+    (state,) = node.root.glob("proc/fs/lustre/osc/*OST0000*/state")
+    said = state.read_text()
+    node.write(str(state.relative_to(node.root)), said.replace("current_state: FULL", "current_state: DISCONN"))
+    seen = look(node)
+    path = save(node, seen, finding=next(one for one in seen.verdict.findings if one.id == "lustre.import-bad"))
+    assert (told(path)["replay"], json.loads((path / "case.json").read_text())["group"]) == ("same", "lustre")
 
 
 def test_a_burn_in_is_told_by_what_it_measured(node):
