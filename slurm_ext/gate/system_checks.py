@@ -38,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
     Check("clock.jumped", "the wall clock was set while the job ran", "warn", (EPILOG,), _FILE),
     Check(
         "disk.nvme-missing",
-        "fewer local NVMe disks than the type has, listed or in a stripe",
+        "fewer local NVMe disks than the type has",
         "fail, replace where gate.nvme_dirs names folders; else warn",
         cost="two small files a disk",
     ),
@@ -47,7 +47,12 @@ CHECKS: tuple[Check, ...] = (
     Check("disk.nvme-state", "a controller that resets or connects again", "warn", cost=_FILE),
     Check("disk.nvme-", "nothing tells which disks are local, or the list cannot be read", "unknown", cost=_FILE),
     Check("disk.offline", "a SCSI disk that is off line", "warn", _LATER, _FILE),
-    Check("raid.", "/proc/mdstat: broken, inactive, degraded, rebuilding", "health check: fail; else warn", cost=_FILE),
+    Check(
+        "raid.",
+        "/proc/mdstat: broken, inactive, degraded, rebuilding, a stripe over fewer disks than are there",
+        "health check: fail; else warn",
+        cost=_FILE,
+    ),
     Check("fs.read-only", "a file system that the kernel turned read-only", "fail, reboot", cost="mountinfo"),
     Check("fs.not-mounted", "a mount that fstab names is not there", "warn", _IDLE, "fstab"),
     Check("fs.mounts-unreadable", "the table of mounts has another form", "unknown", cost="mountinfo"),

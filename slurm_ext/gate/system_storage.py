@@ -29,7 +29,7 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
     if "disks" in subjects:
         items += _disks(here, seen.nvme, shape)
     if "arrays" in subjects:
-        items += arrays(seen.mdstat, shape)
+        items += arrays(seen.mdstat, shape, seen.nvme)
     if "mounts" in subjects:
         items += _mounts(here, seen.mountinfo)
     if "space" in subjects:
@@ -86,12 +86,25 @@ def disks(nvme: tuple[Controller, ...], listed: list[block_rules.Disk], shape: H
     return items
 
 
-def arrays(text: str | None, shape: HostShape | None) -> list[Judged]:
-    """Return what /proc/mdstat says; without the file there is no array."""
+def arrays(text: str | None, shape: HostShape | None, nvme: tuple[Controller, ...] | None = None) -> list[Judged]:
+    """Return what /proc/mdstat says; without the file there is no array.
+
+    A stripe over fewer disks than are there was made so, or boot did not wait for one: no disk is missing.
+    """
     found = block_rules.parse_mdstat(text) if text is not None and text.strip() else []
     if found is None:
         return [judged(UNKNOWN, "raid.unreadable", "node", "none", "/proc/mdstat has another form")]
-    return block_rules.judge_arrays(found, expected=shape.nvme_count if shape is not None else None)
+    expected = shape.nvme_count if shape is not None else None
+    items = block_rules.judge_arrays(found, expected=expected)
+    if not nvme or expected is None:
+        return items
+    there = sum(block_rules.STORE_MODEL in one.model for one in nvme)
+    short = [item for item in items if item.finding.id == "disk.nvme-missing"]
+    items = [item for item in items if item.finding.id != "disk.nvme-missing"]  # the controllers tell of that
+    if short and there >= expected:
+        line = f"all {there} disks are there"
+        items.append(judged(WARN, "raid.short-stripe", "node", "warn", *short[0].finding.evidence, line))
+    return items
 
 
 def _mounts(here: Here, text: str | None) -> list[Judged]:
