@@ -36,7 +36,7 @@ else:
                     raise TypeError(f"non-default argument {field!r} follows default arguments")
                 if field.startswith("_"):
                     raise ValueError(f"Field names cannot start with an underscore: {field!r}")
-                space[field] = _tuplegetter(number, f"Alias for field number {number}")
+                space[field] = _tuplegetter(number, "A field of this record")
             space["_fields"] = space["__match_args__"] = fields
             space["_field_defaults"] = defaults
             space["__slots__"] = ()
@@ -73,6 +73,8 @@ else:
 
     def _first(cls, /, *values, **named):
         """Stand in for a record's `__new__` until it is called for the first time, and make the real one then."""
+        if not values and not named and len(cls._field_defaults) == len(cls._fields):
+            return tuple.__new__(cls, cls._field_defaults.values())  # settings are made of a dozen such
         owner = next(one for one in cls.__mro__ if getattr(one.__dict__.get("__new__"), "__func__", None) is _first)
         defaults = owner._field_defaults
         names = ", ".join(f"{name}=_defaults[{name!r}]" if name in defaults else name for name in owner._fields)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate.model import Judged, judged
@@ -25,6 +25,7 @@ PROBES: Mapping[str, Sequence[str]] = {
     "efa": PHASES,
     "system": PHASES,
     "lustre": (EPILOG, HEALTH),  # in the prolog the probe of the node takes its quick look
+    "dcgm": (HEALTH,),
 }
 
 #: Probes that a prolog takes in the child that reads the other plain files: they wait for no device, and a child of their own
@@ -95,7 +96,9 @@ def load(names: Sequence[str]) -> None:
 
 def module_of(name: str) -> Any:
     """Return a probe's module, imported only where it is needed."""
-    return import_module(f"slurm_ext.gate.probe_{name}")
+    full = f"slurm_ext.gate.probe_{name}"
+    __import__(full)  # importlib's function for this would bring warnings along
+    return sys.modules[full]
 
 
 def run(name: str, here: Here) -> bytes:
