@@ -25,6 +25,9 @@ MARGIN_S = 0.3
 #: A table of mounts is some kilobytes, with thousands of containers some megabytes; the rest is not read.
 MOUNTS_CHARS = 8 << 20
 
+#: So many mounts of Lustre that the site's settings do not name are asked, each in a child of its own.
+MOST_LUSTRE = 8
+
 #: What a program that was killed still holds is given back within so long (seconds), as a rule.
 SETTLE_S = 2.0
 
@@ -49,6 +52,9 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root, beside, here)).encode()}
     for path in scratch:
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
+    named = len(lustre)
+    if want.storage and here is not None and here.phase == probes.HEALTH:
+        lustre += [path for path in _lustre_points(root) if path not in lustre]
     for path in lustre:
         works[f"lustre {path}"] = lambda path=path: json.dumps(_mount(path)).encode()  # type: ignore[misc]
     if here is not None:
@@ -86,7 +92,10 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         efa_devices=host.get("efa"),
         mounts=None if host.get("mounts") is None else tuple(host["mounts"]),
         scratch=tuple(_probe_of(path, answers[f"scratch {path}"], deadline_s) for path in scratch),
-        lustre=tuple(_probe_of(path, answers[f"lustre {path}"], deadline_s) for path in lustre),
+        lustre=tuple(
+            _probe_of(path, answers[f"lustre {path}"], deadline_s)._replace(asked=number < named)
+            for number, path in enumerate(lustre)
+        ),
         clock_synchronised=host.get("clock"),
         instance_type=settings.site.instance_type
         if settings.site.instance_type != "auto"
@@ -164,6 +173,13 @@ def _mounts(root: str) -> list[str] | None:
             return stream.read(MOUNTS_CHARS).splitlines()
     except OSError:
         return None
+
+
+def _lustre_points(root: str) -> list[str]:
+    """Return where Lustre is mounted, MOST_LUSTRE places at most; the kernel's table is read, no mount is touched."""
+    found = [line.split() for line in _mounts(root) or ()]
+    points = [words[1].replace("\\040", " ") for words in found if len(words) > 3 and words[2] == "lustre"]
+    return list(dict.fromkeys(points))[:MOST_LUSTRE]
 
 
 def _clock(root: str) -> bool | None:

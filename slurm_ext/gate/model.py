@@ -106,6 +106,7 @@ class Probe(NamedTuple):
     error: str = ""
     free_percent: float | None = None
     seconds: float = 0.0
+    asked: bool = True  # the site's settings name it; else it was only found
 
 
 class Facts(NamedTuple):

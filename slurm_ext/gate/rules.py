@@ -44,7 +44,8 @@ def judge(
     for probe in facts.scratch:
         items += scratch(probe, settings.gate.min_free_percent)
     for probe in facts.lustre:
-        items += _lustre(probe, facts.mounts)
+        found = _lustre(probe, facts.mounts)
+        items += found if probe.asked else [_noted(item) for item in found]
     for probed in facts.probed.values():
         items += probed.items
     if facts.clock_synchronised is False:
@@ -149,6 +150,11 @@ def scratch(probe: Probe, min_free_percent: float) -> list[Judged]:
             return [judged(FAIL, id_, target, action, line)]
     line = f"probing the scratch folder failed ({probe.error})"
     return [judged(UNKNOWN, "disk.scratch-unreadable", target, "none", line)]
+
+
+def _noted(item: Judged) -> Judged:
+    """Return a failure as a warning: nobody asks for this file system."""
+    return item._replace(verdict=WARN) if item.verdict == FAIL else item
 
 
 def _lustre(probe: Probe, mounts: Iterable[str] | None) -> list[Judged]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_node import found, healthy, here, look
 
-from slurm_ext.gate import lnet, lustre_checks, lustre_facts, lustre_live, probe_lustre, probes
+from slurm_ext.gate import collect, lnet, local, lustre_checks, lustre_facts, lustre_live, probe_lustre, probes
 from slurm_ext.gate.lustre_rules import Window
 from slurm_ext.lab import hardware_host
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
@@ -244,3 +244,31 @@ def test_any_set_up_is_read(text):
 )
 def test_set_up_that_names_efa(text, wanted):
     assert lustre_live.names_efa(text) is wanted
+
+
+def test_a_mount_that_no_setting_names_is_asked_between_jobs_and_convicts_nobody(tmp_path, monkeypatch):
+    asked = tmp_path / "asked"
+    found_only = tmp_path / "found only"
+    for folder in (asked, found_only):
+        folder.mkdir()
+    lines = [f"x@tcp:/a {str(path).replace(' ', chr(92) + '040')} lustre rw 0 0" for path in (asked, found_only)]
+    told = here(
+        tmp_path, {"proc/self/mounts": "\n".join(lines) + "\n"}, phase="health", scratch=(), lustre=(str(asked),)
+    )
+    real = collect._mount
+
+    def stale(path: str) -> dict[str, object]:
+        return {**real(path), "error": "ESHUTDOWN"}
+
+    def look_at(phase: str) -> list[tuple[str, str, str]]:
+        seen = local.look(told.settings, "n0", phase=phase, job_window=None, deadline_s=10.0)
+        return [(i.finding.id, i.verdict, i.finding.target) for i in seen.items if i.finding.id.startswith("fs.")]
+
+    assert look_at("health") == []
+    monkeypatch.setattr(collect, "_mount", stale)
+    bad = [("fs.stat-error", FAIL, f"fs:{asked}"), ("fs.stat-error", WARN, f"fs:{found_only}")]
+    assert look_at("health") == bad
+    assert look_at("prolog") == bad[:1]
+    assert len(collect._lustre_points(told.root)) == 2
+    (tmp_path / "root/proc/self/mounts").write_text("".join(f"x /m{n} lustre rw 0 0\n" for n in range(50)))
+    assert len(collect._lustre_points(told.root)) == collect.MOST_LUSTRE
