@@ -387,6 +387,13 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.DCGM,),
     ),
     Meaning(
+        "dcgm.stays",
+        "DCGM's diagnostic did not end in time for a job: something of it may still be on the GPUs.",
+        "none",
+        UNKNOWN,
+        (page.DCGM,),
+    ),
+    Meaning(
         "dcgm.",
         "A test of DCGM's diagnostic failed or complained; the rest of the id is the test's name.",
         "drain",

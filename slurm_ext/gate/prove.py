@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slurm_ext.errors import UsageError
-from slurm_ext.gate import checks, prove_efa, prove_gpu, prove_host, prove_lustre
+from slurm_ext.gate import checks, prove_dcgm, prove_efa, prove_gpu, prove_host, prove_kernel, prove_lustre
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.probes import Check
 from slurm_ext.gate.prove_bench import Bench, Build
@@ -22,6 +22,8 @@ from slurm_ext.verdict import PASS
 
 FIXTURES: tuple[Fixture, ...] = (
     *prove_gpu.FIXTURES,
+    *prove_kernel.FIXTURES,
+    *prove_dcgm.FIXTURES,
     *prove_host.FIXTURES,
     *prove_efa.FIXTURES,
     *prove_lustre.FIXTURES,

@@ -80,6 +80,9 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, UNKNOWN, blind[check.id])
     if check.id.startswith(("gpu.", "dcgm.")) and facts.smi is None and not checks.reads_log(check):
         return Result(check.id, NOTHING, "there is no nvidia-smi")
+    if check.id == "dcgm." and not (facts.probed.get("dcgm") and facts.probed["dcgm"].kept):
+        off = settings.gate.slow_check == "off"
+        return Result(check.id, NOTHING, "gate.slow_check is off" if off else "DCGM has not run on this boot yet")
     if check.id.startswith(("efa.", "compat.")) and facts.efa_devices == 0:
         return Result(check.id, NOTHING, "there is no EFA device")
     if check.id.startswith(("lustre.", "lnet.")) and not any(" lustre " in line for line in facts.mounts or ()):

@@ -1,4 +1,4 @@
-"""What slurmd's HealthCheckProgram runs between jobs: the same local look, the last slow check's findings, and what follows.
+"""What slurmd's HealthCheckProgram runs between jobs: the same local look, in which the last slow check has its say, and what follows.
 
 Slurm starts a new run each interval though the old one lives, and kills each after 60 s: a lock keeps one, and all is done
 well within that. Slurm is asked only where this slurmd has registered (registered.py), and only by a node that is to be drained
@@ -18,7 +18,7 @@ from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import open_regular, read_trusted, write_atomic
-from slurm_ext.gate import local, rules, versions
+from slurm_ext.gate import local, slow_result, versions
 from slurm_ext.gate.model import conclude, decisive
 from slurm_ext.hooks import environment, passes, registered, slow_due, slow_state, trail, way_back
 from slurm_ext.hooks.environment import HookJob
@@ -71,10 +71,7 @@ def _look(
     facts, at_s = look.facts, time.time()
     booted_s = None if facts.boot_age_s is None else at_s - facts.boot_age_s
     due = slow_due.Now(at_s, facts.boot_id, booted_s)
-    last = slow_state.last(run_dir)
-    if found := rules.enabled(slow_due.findings(settings, last, due), settings.gate.disabled):
-        items = (*look.items, *found)
-        look = look._replace(items=items, verdict=conclude(items, rule="gate.local"))
+    last = slow_result.read(run_dir)
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == FAIL:
         from slurm_ext.hooks import acked
@@ -189,7 +186,7 @@ def _slow_check(
 
     root = at_node(settings.site.root, node)
 
-    def tell(last: slow_state.Last) -> None:
+    def tell(last: slow_result.Last) -> None:
         event = events.Event(
             "gate.slow-check",
             room="gate",

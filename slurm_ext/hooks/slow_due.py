@@ -7,9 +7,8 @@ import os
 from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
-from slurm_ext.gate.model import Judged
+from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, HOUR_S, LATE, Last
 from slurm_ext.hooks import slow_end
-from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last
 from slurm_ext.typed import NamedTuple
 
 OFF, R1, R2 = "off", "r1", "r2"
@@ -19,8 +18,6 @@ AGAIN_ENDED_S, AGAIN_BROKE_S = 600.0, 3_600.0
 
 #: A node that is out waits for proof: so often (seconds) the check is made again there.
 AGAIN_OUT_S = 1_800.0
-
-HOUR_S = 3_600.0
 
 _NODE = b"SLURMD_NODENAME="
 
@@ -65,15 +62,6 @@ def level(settings: Settings, last: Last | None, begun_s: float | None, now: Now
         is_proof = last.began_s >= now.out_since and last.level == wanted
         pause_s = min(pause_s, AGAIN_OUT_S) if is_proof else 0.0
     return wanted if age_s >= pause_s else ""
-
-
-def findings(settings: Settings, last: Last | None, now: Now) -> tuple[Judged, ...]:
-    """Return what the last slow check found, as far as it still says something about this boot. Pure."""
-    if last is None or settings.gate.slow_check == OFF or last.boot_id != now.boot_id or not last.boot_id:
-        return ()
-    if now.now - last.ended_s > 2 * settings.gate.slow_every_h * HOUR_S + HOUR_S:
-        return ()
-    return last.items
 
 
 def is_proof(last: Last | None, now: Now, *, level: str = "") -> bool:

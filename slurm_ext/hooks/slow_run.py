@@ -1,7 +1,7 @@
 """Run a slow check (DCGM's diagnostic) detached from the hook that starts it: slurmd kills a HealthCheckProgram after 60 s.
 
 One at a time on a node, by a lock that its leader holds as long as it lives. It can be ended for a job at any moment
-(slow.end_running); what it came to lies in the run folder for the next HealthCheckProgram (slow_state.Last).
+(slow.end_running); what it came to lies in the run folder for the next HealthCheckProgram (gate/slow_result.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import open_regular
+from slurm_ext.gate import slow_result
+from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, LATE, Last
 from slurm_ext.hooks import slow_end, slow_place, slow_state
-from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last, Running
+from slurm_ext.hooks.slow_state import Running
 from slurm_ext.typed import NamedTuple
 
 #: How long (seconds) a level may take. Nominal r1 is seconds, r2 two minutes; ten and more were measured on eight GPUs.
@@ -99,7 +101,7 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
     if last.outcome == DONE:
         last = last._replace(said=where)
     try:
-        slow_state.write_last(order.run_dir, last)
+        slow_result.write(order.run_dir, last)
     except OSError as exc:
         last = last._replace(said=f"{last.said}; not kept: {exc}")
     slow_place.forget(order.node)

@@ -1,4 +1,4 @@
-"""What slow checks leave in the run folder: who runs now, what the last one found, and when one was begun last.
+"""What slow checks leave in the run folder beside their result (gate/slow_result.py): who runs, and when one was begun last.
 
 Standard library only: hooks import this.
 """
@@ -12,21 +12,15 @@ from collections.abc import Mapping
 
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_passing
-from slurm_ext.gate.model import Judged
 from slurm_ext.hooks.slow import RUNNING
 from slurm_ext.typed import Any, NamedTuple
-from slurm_ext.verdict import ACTIONS, VERDICTS, Finding
 
 SCHEMA = 1
 
 #: The lock that a slow check holds as long as it lives; the time of its last change is when the last one began.
 LOCK = "slow.lock"
-LAST = "slow.json"
 
 MAX_BYTES = 1 << 20
-
-#: How a slow check ended: it said its findings; it was ended for a job; there was no answer in time; dcgmi broke.
-DONE, ENDED, LATE, BROKE = "done", "ended", "late", "broke"
 
 #: Where the kernel tells which boot this is. Not below site.root: pids belong to the machine we run on.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -41,18 +35,6 @@ class Running(NamedTuple):
     boot_id: str
     level: str = ""
     began_s: float = 0.0
-
-
-class Last(NamedTuple):
-    """What the last slow check came to. `boot_id` is the node's (below site.root); times are seconds since the epoch."""
-
-    level: str
-    outcome: str
-    began_s: float
-    ended_s: float
-    boot_id: str
-    items: tuple[Judged, ...] = ()
-    said: str = ""  # dcgmi's own trouble, or where it ran
 
 
 def machine_boot_id() -> str:
@@ -93,38 +75,6 @@ def remove_running(run_dir: str) -> None:
         os.unlink(os.path.join(run_dir, RUNNING))
     except OSError:
         return
-
-
-def write_last(run_dir: str, last: Last) -> None:
-    """Keep what a slow check came to. OSError is the caller's."""
-    items = [[*item.finding, item.verdict] for item in last.items]
-    write_passing(os.path.join(run_dir, LAST), json.dumps({"schema": SCHEMA, **last._asdict(), "items": items}))
-
-
-def last(run_dir: str) -> Last | None:
-    """Return what the last slow check came to, None where there was none, or the file is none that root wrote in this form."""
-    data = _read(os.path.join(run_dir, LAST))
-    if data is None:
-        return None
-    try:
-        return Last(
-            str(data["level"]),
-            str(data["outcome"]),
-            float(data["began_s"]),
-            float(data["ended_s"]),
-            str(data["boot_id"]),
-            tuple(_item(item) for item in data["items"]),
-            str(data.get("said", "")),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def _item(item: Any) -> Judged:
-    id_, target, action, evidence, verdict = item
-    if action not in ACTIONS or verdict not in VERDICTS or not isinstance(evidence, list):
-        raise ValueError(f"not a finding: {item!r}"[:200])
-    return Judged(Finding(str(id_), str(target), action, tuple(str(line) for line in evidence)), verdict)
 
 
 def begun_s(run_dir: str) -> float | None:

@@ -16,9 +16,9 @@ from slurm_ext.files import read_trusted, write_passing
 from slurm_ext.gate import ladder, undrain
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import conclude
+from slurm_ext.gate.slow_result import Last
 from slurm_ext.gate.undrain import FORGET, RESUME, Seen
 from slurm_ext.hooks import slow_due, trail, way_back
-from slurm_ext.hooks.slow_state import Last
 from slurm_ext.slurm import act, connect, drain_record
 from slurm_ext.slurm.act import Context
 from slurm_ext.slurm.drain_record import DrainRecord

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from slurm_ext.gate import slow_result
+from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, LATE, Last
 from slurm_ext.hooks import slow, slow_end, slow_place, slow_run, slow_state
 from slurm_ext.hooks.slow_run import Order
-from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last, Running
+from slurm_ext.hooks.slow_state import Running
 from slurm_ext.verdict import FAIL, UNKNOWN
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -72,8 +75,15 @@ def program(run_dir: str, script: str) -> str:
     return str(path)
 
 
+def node_of(run_dir: str) -> str:
+    """Return a node's name of this test's own: control groups have it, and tests run beside one another."""
+    return f"t{zlib.crc32(run_dir.encode()):08x}"
+
+
 def order(run_dir: str, script: str, *, limit_s: float = 60.0) -> Order:
-    return Order("n1", run_dir, (program(run_dir, script), "diag", "-r", "1", "-j"), "r1", "boot-1", limit_s)
+    return Order(
+        node_of(run_dir), run_dir, (program(run_dir, script), "diag", "-r", "1", "-j"), "r1", "boot-1", limit_s
+    )
 
 
 def start(run_dir: str, script: str, *, limit_s: float = 60.0, idle: Callable[[], str] = str) -> bool:
@@ -85,8 +95,8 @@ def runs(run_dir: str) -> bool:
 
 
 def last(run_dir: str, *, outcome: str = "") -> Last:
-    until(lambda: slow_state.last(run_dir) is not None, "a result")
-    found = slow_state.last(run_dir)
+    until(lambda: slow_result.read(run_dir) is not None, "a result")
+    found = slow_result.read(run_dir)
     assert found is not None
     assert not outcome or found.outcome == outcome, found
     return found
@@ -103,7 +113,7 @@ def test_it_says_what_it_found_and_leaves_nothing_running(run_dir: str) -> None:
     assert (found.level, found.boot_id) == ("r1", "boot-1")
     until(lambda: is_over(run_dir), "it is over")
     until(lambda: is_unlocked(run_dir), "its leader has gone")
-    assert not Path(f"{slow_place.CGROUPS}/memory/fmslurm-slow-n1").exists()
+    assert not Path(f"{slow_place.CGROUPS}/memory/fmslurm-slow-{node_of(run_dir)}").exists()
     assert slow.end_running(run_dir, 1.0)
 
 
@@ -145,11 +155,11 @@ def test_it_leaves_slurmds_control_group_and_is_bounded_in_one_of_its_own(run_di
     until(lambda: runs(run_dir), "it runs")
     pid = int((Path(run_dir) / "pid").read_text())
     lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    folder = "/fmslurm-slow-n1"
+    folder = f"/fmslurm-slow-{node_of(run_dir)}"
     if not any(line.endswith(folder) for line in lines):
         pytest.skip(f"no control groups that can be made here: {lines}")
     assert slow.end_running(run_dir, 20.0)
-    slow_place.forget("n1")
+    slow_place.forget(node_of(run_dir))
     assert not Path(f"{slow_place.CGROUPS}{folder}").exists()
     assert not Path(f"{slow_place.CGROUPS}/memory{folder}").exists()
 
@@ -273,7 +283,7 @@ def test_trouble_of_dcgmi_itself_is_not_known(run_dir: str, script: str) -> None
 
 
 def test_a_program_that_cannot_be_started_is_not_known(run_dir: str) -> None:
-    assert slow_run.start(Order("n1", run_dir, ("/nonexistent/dcgmi",), "r1", "b", 5.0), idle=str)
+    assert slow_run.start(Order(node_of(run_dir), run_dir, ("/nonexistent/dcgmi",), "r1", "b", 5.0), idle=str)
     assert "cannot be started" in last(run_dir, outcome=BROKE).said
 
 
@@ -299,11 +309,11 @@ def test_a_full_disk_costs_the_result_and_starts_no_second_one(tmp_path: Path) -
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", str(folder)], check=True)
     try:
         script = f"echo >{tmp_path}/ran\nhead -c 1M /dev/zero >{folder}/fill 2>/dev/null\necho '{json.dumps(ANSWER)}'"
-        made = Order("n1", str(folder), (program(str(tmp_path), script),), "r1", "b", 30.0)
+        made = Order("t-full", str(folder), (program(str(tmp_path), script),), "r1", "b", 30.0)
         assert slow_run.start(made, idle=str)
         until((tmp_path / "ran").exists, "it ran")
         until(lambda: not (folder / slow.RUNNING).exists(), "it is over")
-        assert slow_state.last(str(folder)) is None
+        assert slow_result.read(str(folder)) is None
         begun = slow_state.begun_s(str(folder))
         assert begun is not None
         assert abs(begun - time.time()) < 60

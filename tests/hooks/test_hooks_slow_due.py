@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from slurm_ext.config.model import Settings
+from slurm_ext.gate import slow_result
 from slurm_ext.gate.model import judged
+from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, LATE, Last
 from slurm_ext.hooks import slow_due
 from slurm_ext.hooks.slow_due import Now
-from slurm_ext.hooks.slow_state import BROKE, DONE, ENDED, LATE, Last
 from slurm_ext.verdict import FAIL
 
 NOW = 1_900_000_000.0
@@ -68,16 +69,32 @@ def test_which_level_is_due(chosen: str, last: Last | None, begun_s: float | Non
     assert slow_due.level(settings(chosen), last, begun_s, now) == level
 
 
+def counts(last: Last | None, *, chosen: str = "dcgm-r1", boot_id: str = "b1") -> bool:
+    return slow_result.counts(settings(chosen).gate, last, now=NOW, boot_id=boot_id)
+
+
 def test_how_long_a_result_says_something() -> None:
-    assert slow_due.findings(settings(), ended(1), IN_USE) == (ITEM,)
-    assert slow_due.findings(settings(), ended(48), IN_USE) == (ITEM,)
-    assert slow_due.findings(settings(), ended(50), IN_USE) == ()
-    assert slow_due.findings(settings(), ended(1, boot="b0"), IN_USE) == (), "another boot"
-    assert slow_due.findings(settings(), ended(1, boot=""), IN_USE._replace(boot_id="")) == (), (
-        "which boot is not known"
-    )
-    assert slow_due.findings(settings("off"), ended(1), IN_USE) == ()
-    assert slow_due.findings(settings(), None, IN_USE) == ()
+    assert counts(ended(1))
+    assert counts(ended(48))
+    assert counts(ended(1, LATE))
+    assert not counts(ended(50))
+    assert not counts(ended(1, ENDED)), "it was ended for a job: it says nothing of the node"
+    assert not counts(ended(1, boot="b0")), "another boot"
+    assert not counts(ended(1, boot=""), boot_id=""), "which boot is not known"
+    assert not counts(ended(1), chosen="off")
+    assert not counts(None)
+
+
+def test_a_result_is_read_as_it_was_written_and_what_has_another_form_is_none(tmp_path: Path) -> None:
+    last = ended(1)
+    slow_result.write(str(tmp_path), last)
+    assert slow_result.read(str(tmp_path)) == last
+    for text in ("", "{", "[]", "null", '{"schema": 1}', '{"schema": 2}', "[" * 100_000):
+        (tmp_path / slow_result.FILE).write_text(text)
+        assert slow_result.read(str(tmp_path)) is None
+    slow_result.write(str(tmp_path), last)
+    (tmp_path / slow_result.FILE).chmod(0o666)
+    assert slow_result.read(str(tmp_path)) is None, "others may write it"
 
 
 def test_what_a_result_proves() -> None:

@@ -1,0 +1,85 @@
+"""What the last slow check of a node came to: a file in the run folder, written by hooks/slow_run.py and read by the gate.
+
+Standard library only: hooks import this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from slurm_ext.config.model import Gate
+from slurm_ext.errors import UntrustedFileError
+from slurm_ext.files import read_trusted, write_passing
+from slurm_ext.gate.model import Judged
+from slurm_ext.typed import Any, NamedTuple
+from slurm_ext.verdict import ACTIONS, VERDICTS, Finding
+
+SCHEMA = 1
+FILE = "slow.json"
+MAX_BYTES = 1 << 20
+
+#: How a slow check ended: it said its findings; it was ended for a job; there was no answer in time; dcgmi broke.
+DONE, ENDED, LATE, BROKE = "done", "ended", "late", "broke"
+
+HOUR_S = 3_600.0
+
+
+class Last(NamedTuple):
+    """What the last slow check came to. `boot_id` is the node's (below site.root); times are seconds since the epoch."""
+
+    level: str
+    outcome: str
+    began_s: float
+    ended_s: float
+    boot_id: str
+    items: tuple[Judged, ...] = ()
+    said: str = ""  # dcgmi's own trouble, or where it ran
+
+
+def write(run_dir: str, last: Last) -> None:
+    """Keep what a slow check came to. OSError is the caller's."""
+    items = [[*item.finding, item.verdict] for item in last.items]
+    write_passing(os.path.join(run_dir, FILE), json.dumps({"schema": SCHEMA, **last._asdict(), "items": items}))
+
+
+def read(run_dir: str) -> Last | None:
+    """Return what the last slow check came to, None where there was none, or the file is none that root wrote in this form."""
+    try:
+        data = json.loads(read_trusted(os.path.join(run_dir, FILE), max_bytes=MAX_BYTES))
+        if data["schema"] != SCHEMA:
+            return None
+        return Last(
+            str(data["level"]),
+            str(data["outcome"]),
+            float(data["began_s"]),
+            float(data["ended_s"]),
+            str(data["boot_id"]),
+            tuple(_item(item) for item in data["items"]),
+            str(data.get("said", "")),
+        )
+    except (
+        OSError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        UntrustedFileError,
+    ):
+        return None
+
+
+def _item(item: Any) -> Judged:
+    id_, target, action, evidence, verdict = item
+    if action not in ACTIONS or verdict not in VERDICTS or not isinstance(evidence, list):
+        raise ValueError(f"not a finding: {item!r}"[:200])
+    return Judged(Finding(str(id_), str(target), action, tuple(str(line) for line in evidence)), verdict)
+
+
+def counts(gate: Gate, last: Last | None, *, now: float, boot_id: str) -> bool:
+    """Say whether a result still says something: of this boot, not older than two intervals, and asked for. Pure."""
+    if last is None or gate.slow_check == "off" or not boot_id or last.boot_id != boot_id:
+        return False
+    return last.outcome != ENDED and now - last.ended_s <= 2 * gate.slow_every_h * HOUR_S + HOUR_S
