@@ -87,9 +87,9 @@ def rungs_of(settings: Settings, job: HookJob, off: tuple[modes.Off, ...], now: 
 
 def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: float) -> Passed:
     """Look at this node, and where it is well at the job's nodes together."""
+    ended = slow.end_running(at_node(settings.site.run_dir, job.node), slow.END_S)
     if rungs.gate == "off" and rungs.burnin == "off":
         return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
-    ended = slow.end_running(at_node(settings.site.run_dir, job.node), slow.END_S)
     look = local.look(
         settings,
         job.node,

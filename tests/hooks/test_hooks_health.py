@@ -226,6 +226,24 @@ def test_the_same_finding_again_asks_for_the_next_step(here: Here) -> None:
     assert drain_record.read(here.share, "n0") is None
 
 
+def test_slurms_own_drain_after_our_exit_is_ours_to_undo(here: Here) -> None:
+    here.smi(LOST)
+    here.scontrol("exit 1")
+    assert here.run("prolog")[0] == 86, "Slurm drains it for that, with a reason of its own"
+    record = drain_record.read(here.share, "n0")
+    assert record is not None
+    assert (record.reason, record.finding, record.step, record.boot_id) == ("Prolog error", "gpu.lost", "reboot", BOOT)
+    here.scontrol()
+    here.slurm_says("IDLE+DRAIN", "Prolog error")
+    here.smi(SMI)
+    here.health()
+    assert here.named("node.stays-out")[-1]["reason"].startswith("it needs a reboot")
+    here.boot("1c" * 16)
+    here.health()
+    assert drain_record.read(here.share, "n0") is None
+    assert [line for line in here.asked() if "State=RESUME" in line]
+
+
 STAYS: list[tuple[str, Callable[[Here], object], str]] = [
     ("still ill", lambda here: here.smi(SMI.replace("Enabled, 0, None", "Enabled, 2, None")), "the gate fails here"),
     ("the driver does not answer", lambda here: here.smi("#!/bin/sh\nexit 9\n"), "the gate does not know"),
