@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from installed_lab import installed
 
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import probes, system_jobs
+from slurm_ext.gate import probes, system_jobs, system_quick
 from slurm_ext.lab.cluster import Lab
+from slurm_ext.lab.model import LabOptions
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +103,33 @@ def test_the_jobs_that_run_are_known_by_their_slurmstepd(site: Lab) -> None:
     until(lambda: job in alive(), f"a slurmstepd of job {job} is seen")
     assert site.run(["scancel", job]).ok
     until(lambda: job not in alive(), f"job {job} is over")
+
+
+@pytest.mark.skipif(not os.path.exists("/sys/fs/cgroup/freezer/cgroup.procs"), reason="no cgroup v1 freezer here")
+def test_what_a_job_left_is_known_by_its_control_group(new_lab: type[Lab], short_dir: Path) -> None:
+    """A slurmstepd that was killed leaves the job's processes in their control group, and nobody who ends them."""
+    options = LabOptions(dir=f"{short_dir}/lab", nodes=1, ready=True, s3="off", cgroup=True)
+    made = new_lab.up(options, print)
+    try:
+        node = made.nodes[0]
+        # The lab's slurmd has a part of the machine's tree of its own; so has a node, of which it is the whole.
+        root = short_dir / "root"
+        (root / "sys/fs/cgroup").mkdir(parents=True)
+        (root / "sys/fs/cgroup/freezer").symlink_to(f"/sys/fs/cgroup/freezer/{made.state.link}/{node}")
+        (root / "proc").symlink_to("/proc")
+
+        def left(phase: str, job: str) -> list[str]:
+            here = probes.Here(str(root), node, phase, Settings(), job)
+            return [item.finding.evidence[0] for item in system_jobs.leftovers(here, system_quick.read(here))]
+
+        done = made.run(["sbatch", "--parsable", "-N1", "-t", "5", "-o", "/dev/null", "--wrap", "sleep 300"])
+        job = done.stdout.strip()
+        until(lambda: made.run(["squeue", "-h", "-o", "%T"]).stdout.strip() == "RUNNING", "the job runs")
+        group = root / f"sys/fs/cgroup/freezer/slurm_{node}/uid_0/job_{job}/cgroup.procs"
+        until(lambda: group.exists() and group.read_text().strip(), "its slurmstepd is in the job's group")
+        assert left("prolog", "0") == left("health", "") == []
+        os.kill(int(group.read_text().split()[0]), signal.SIGKILL)
+        until(lambda: left("prolog", "0"), "what it left is seen")
+        assert f"of job {job}, which is over" in left("epilog", job)[0]
+    finally:
+        made.down()
