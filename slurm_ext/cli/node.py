@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from slurm_ext.cli import node_rows
+from slurm_ext.cli import breaker, node_rows
 from slurm_ext.cli.node_ack import ack, unack
 from slurm_ext.cli.node_act import drain, resume
 from slurm_ext.cli.node_evidence import evidence
@@ -54,14 +54,20 @@ def list_nodes(
     settings = located_settings()
     found = nodes_of(connect(settings), names, nodelist)
     known, now = node_rows.gather(settings.site.share), time.time()
+    held = breaker.look(settings, found, now=now)
     chosen = [one for one in found if one.drained or not (drained or ours)]
     if ours:
         chosen = [one for one in chosen if node_rows.drained_for(one, known)[0]]
     if as_json:
-        say_json({"nodes": [as_data(one, known, now) for one in chosen], "trouble": known.trouble(settings.site.share)})
+        trouble = known.trouble(settings.site.share)
+        told = [as_data(one, known, now) for one in chosen]
+        say_json({"nodes": told, "breaker": breaker.as_data(held), "trouble": trouble})
         return
     rows = [node_rows.row(one, known, now) for one in chosen]
     say_fields(rows, node_rows.SHOWN, fields=fields, noheader=noheader)
+    if not fields and not noheader:
+        for line in breaker.words(held, settings.site.share):
+            click.echo(line)
     if trouble := known.trouble(settings.site.share):
         click.echo(trouble, err=True)
 

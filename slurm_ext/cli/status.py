@@ -8,6 +8,7 @@ from collections import Counter
 import click
 
 from slurm_ext import request, shared
+from slurm_ext.cli import breaker
 from slurm_ext.cli.node import as_data, state_words, whose
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import settings as located_settings
@@ -35,6 +36,7 @@ def status(as_json: bool) -> None:
     modes = _modes(settings, now)
     drained = [one for one in nodes if one.drained]
     states = _by_state(nodes)
+    held = breaker.look(settings, nodes, now=now)
     watched = [job for job in jobs if (wish := request.parse(job.comment)) is not None and not wish.off]
     if as_json:
         say_json(
@@ -47,6 +49,7 @@ def status(as_json: bool) -> None:
                 "modes": modes,
                 "nodes": {"total": len(nodes), "by_state": {state: len(names) for state, names in states.items()}},
                 "drained": [as_data(one) for one in drained],
+                "breaker": breaker.as_data(held),
                 "jobs": {"by_state": dict(_jobs(jobs)), "with_wishes": [job.job_id for job in watched]},
             }
         )
@@ -64,6 +67,8 @@ def status(as_json: bool) -> None:
     if drained:
         click.echo()
         say_table(("DRAINED", "BY", "REASON"), [(one.name, whose(one), one.reason) for one in drained])
+    for line in breaker.words(held, settings.site.share):
+        click.echo(line)
     click.echo()
     counts = ", ".join(f"{count} {state}" for state, count in _jobs(jobs)) or "none"
     click.echo(f"jobs: {counts}; {len(watched)} with wishes for fmslurm (`fmslurm job`, `fmslurm why JOB`)")

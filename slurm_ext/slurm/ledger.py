@@ -89,9 +89,13 @@ def entries(share: str, *, timeout_s: float = shared.TIMEOUT_S) -> tuple[Entry, 
     return tuple(Entry(*item) for item in listed) if isinstance(listed, list) else None
 
 
-def newest(folder: str) -> int:
-    """Return the number of the last drain in a ledger's folder, 0 where there is none. For children of the share only."""
-    return max((int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.fullmatch(name))), default=0)
+def newest(folder: str) -> str:
+    """Return a text that names the last drain in a ledger's folder, in a ledger that was begun anew too. For children only."""
+    number = max((int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.fullmatch(name))), default=0)
+    try:
+        return f"{number:08d}-{int(os.lstat(os.path.join(folder, f'{number:08d}.json')).st_mtime)}"
+    except FileNotFoundError:
+        return f"{number:08d}-none"
 
 
 def _is_ledger(folder: str) -> bool:

@@ -96,7 +96,7 @@ def is_open(entries: Iterable[Entry] | None, held_back: Collection[Suppressed], 
 def _note(share: str, one: Suppressed) -> list[Any]:
     """Write the record and look who else is there, in the child."""
     try:
-        opening = f"{ledger.newest(ledger.folder_of(share)):08d}"
+        opening = ledger.newest(ledger.folder_of(share))
     except OSError:
         opening = f"no-ledger-{int(one.at_s // WINDOW_S)}"
     above = os.path.join(share, FOLDER)

@@ -1,0 +1,80 @@
+"""What `fmslurm status` and `fmslurm node list` say of the fleet breaker: drains of the hour, and nodes that it held back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from slurm_ext import events
+from slurm_ext.config.model import Settings
+from slurm_ext.slurm import ledger, suppressed
+from slurm_ext.slurm.breaker import FIRST_BOOT, Entry, drain_limit, fleet_size
+from slurm_ext.slurm.model import Node
+from slurm_ext.slurm.suppressed import Suppressed
+
+
+class Breaker(NamedTuple):
+    """How the breaker stands. `entries` None: the ledger cannot be read, so nothing is drained."""
+
+    open: bool
+    entries: tuple[Entry, ...] | None
+    limit: int
+    held_back: tuple[Suppressed, ...]
+
+
+def look(settings: Settings, nodes: Sequence[Node], *, now: float) -> Breaker:
+    """Return how the breaker stands; who is drained by now, whoever did it, is not held back any more."""
+    share = settings.site.share
+    entries = ledger.entries(share)
+    found = suppressed.read_all(share, now=now) or {}
+    in_use = {node.name for node in nodes if not node.drained}
+    held_back = tuple(one for name, one in sorted(found.items()) if name in in_use)
+    is_open = suppressed.is_open(entries, list(found.values()), now=now)
+    return Breaker(is_open, entries, drain_limit(settings.drain, fleet_size(nodes)), held_back)
+
+
+def as_data(breaker: Breaker) -> dict[str, Any]:
+    """Return it as plain data for --json; times in UTC."""
+    return {
+        "open": breaker.open,
+        "ledger": breaker.entries is not None,
+        "limit_per_hour": breaker.limit,
+        "drains": [
+            {"node": entry.node, "age_s": round(entry.age_s), "budget": entry.budget} for entry in breaker.entries or ()
+        ],
+        "suppressed": [
+            {
+                "node": one.node,
+                "finding": one.finding,
+                "target": one.target,
+                "action": one.action,
+                "evidence": one.evidence,
+                "why": one.why,
+                "time": events.stamp(one.at_s),
+                "job": one.job,
+            }
+            for one in breaker.held_back
+        ],
+    }
+
+
+def words(breaker: Breaker, share: str) -> list[str]:
+    """Return lines that people should see: none where nothing was held back and the ledger can be read."""
+    if breaker.entries is None:
+        if not share:
+            return []
+        return [f"breaker: the ledger of drains ({ledger.folder_of(share)}) cannot be read, so nothing is drained"]
+    if not breaker.held_back:
+        return []
+    used = len({entry.node for entry in breaker.entries if entry.budget != FIRST_BOOT})
+    state = "OPEN" if breaker.open else "closed again"
+    count = len(breaker.held_back)
+    lines = [
+        f"breaker: {state}, {used} of {breaker.limit} drains of the last hour are used; {count} convicted"
+        f" {'node is' if count == 1 else 'nodes are'} still in use:"
+    ]
+    for one in breaker.held_back[:20]:
+        lines.append(f"  {one.node}: {one.finding} {one.target}: {one.evidence or 'no further evidence'}")
+    if count > 20:
+        lines.append(f"  and {count - 20} more (--json lists all)")
+    return lines
