@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_ext.gate.model import KernelLine
 from slurm_ext.patterns import pattern
@@ -32,6 +32,16 @@ _RFC5424 = pattern(r"1 \S+ \S+ (\S+) (\S+) \S+ (?:-|\[(?:[^\]\\]|\\.)*\]) ?(?:\u
 _TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)", re.DOTALL)
 #: `dmesg --color=always` (ECMA-48, select graphic rendition and erase in line).
 _COLOURS = pattern(r"\x1b\[[\d;]{0,20}[mK]")
+
+#: Trusted fields that a record of the kernel may have, too.
+_OF_KERNEL = (
+    "_BOOT_ID",
+    "_MACHINE_ID",
+    "_HOSTNAME",
+    "_SOURCE_MONOTONIC_TIMESTAMP",
+    "_SOURCE_BOOTTIME_TIMESTAMP",
+    "_RUNTIME_SCOPE",
+)
 
 #: What journalctl prints between two boots (-- Reboot -- before systemd 242), and the kernel's own first message.
 _SEPARATOR = pattern(r"-- (?:Boot [0-9a-f]{32}|Reboot) --")
@@ -151,11 +161,20 @@ def _journal(raw: str) -> KernelLine | None:
             message = bytes(message).decode("utf-8", "replace")
         except (ValueError, TypeError):
             return None
-    if record.get("_TRANSPORT", "kernel") != "kernel" or not isinstance(message, str):
+    if not isinstance(message, str) or not _is_kernels(record):
         return None
     stamp = str(record.get("__REALTIME_TIMESTAMP", ""))
     at = int(stamp) / 1e6 if stamp.isdecimal() and len(stamp) <= 20 else None
     return KernelLine(message[:TEXT_CHARS], at, False, str(record.get("_BOOT_ID", ""))[:64])
+
+
+def _is_kernels(record: Mapping[str, object]) -> bool:
+    """Say whether a record of the journal is the kernel's. Where its transport was not asked for, no other trusted field (they
+    begin with one underscore, systemd.journal-fields(7)) may tell of a process."""
+    if "_TRANSPORT" in record:
+        return record["_TRANSPORT"] == "kernel"
+    trusted = (name for name in record if name.startswith("_") and not name.startswith("__"))
+    return record.get("SYSLOG_IDENTIFIER", "kernel") == "kernel" and all(name in _OF_KERNEL for name in trusted)
 
 
 #: Days that were read already, as seconds since the epoch: a log has few of them, and reading one takes long.

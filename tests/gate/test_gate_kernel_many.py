@@ -38,6 +38,7 @@ def judge(text: str):
         f"4,5,1000000,-,caller=T77;{XID}",
         json.dumps({"_TRANSPORT": "kernel", "MESSAGE": [*XID.encode(), 255]}),
         json.dumps({"_TRANSPORT": "kernel", "MESSAGE": f"{XID}\nmore"}),
+        json.dumps({"__CURSOR": "x", "_BOOT_ID": "1" * 32, "MESSAGE": XID}),
         f"[    1.000000] {XID}" + "x" * 100_000,
     ],
 )
@@ -57,6 +58,9 @@ def test_the_kernels_own_word_in_more_forms(line: str) -> None:
         f"Jul 01 03:00:01 node-a a[1]: first line\n\t{XID}",
         json.dumps({"_TRANSPORT": "stdout", "MESSAGE": XID}),
         json.dumps({"_TRANSPORT": "kernel", "MESSAGE": [XID]}),
+        json.dumps({"_TRANSPOR?T": "journal", "MESSAGE": XID}),
+        json.dumps({"_PID": "77", "MESSAGE": XID}),
+        json.dumps({"SYSLOG_IDENTIFIER": "python", "MESSAGE": XID}),
         f'{{"_TRANSPORT": "kernel", "MESSAGE": "{XID}"}}'[:-2],
         f"[    1.000000] python[77]: {XID}",
         f"[    1.000000] a{XID}",
