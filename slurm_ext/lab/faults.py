@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.lab import build, faults_efa, faults_hardware, faults_host, faults_nccl, faults_real
+from slurm_ext.lab import build, faults_efa, faults_gpu, faults_hardware, faults_host, faults_nccl, faults_real
 from slurm_ext.lab.fault_site import Site
 from slurm_ext.lab.model import State
 
@@ -31,6 +31,9 @@ KINDS: dict[str, Kind] = {
     ),
     "ecc": Kind(faults_hardware.ecc, faults_hardware.heal_gpu, ("gpu", "count"), "uncorrected ECC errors on a GPU"),
     "gpu-lost": Kind(faults_hardware.gpu_lost, faults_hardware.heal_gpu, ("gpu",), "a GPU that answers no more"),
+    "nvlink-down": Kind(faults_gpu.nvlink_down, faults_gpu.heal, ("gpu",), "an NVLink of a GPU is down"),
+    "gpu-memory": Kind(faults_gpu.memory_left, faults_gpu.heal, ("gpu",), "GPU memory stays in use, held by nobody"),
+    "gpu-hot": Kind(faults_gpu.hot, faults_gpu.heal, ("gpu",), "a GPU is held down by hardware for its heat"),
     "efa-lost": Kind(faults_efa.lost, faults_efa.heal_lost, (), "an EFA device is gone"),
     "efa-errors": Kind(faults_efa.errors, faults_efa.heal_errors, ("count",), "an EFA device counts lost packets"),
     "slow-link": Kind(faults_real.slow_link, faults_real.heal_slow_link, ("rate",), "the node's link is slow"),
