@@ -29,6 +29,8 @@ _MARKS = (
         "segfault",
         "traps: ",
         "BUG: ",
+        "kernel BUG",
+        "general protection",
         "Oops",
     ),
     *("evicted", "memory", "ailure", "atchdog", "severity: ", "file-max", "killed as", "Aborting"),

@@ -15,6 +15,8 @@ OF_INTEREST = pattern(
     r"NVRM|nvidia[-: ]|infiniband|efa |nvme|Lustre|EDAC|oom-kill|segfault|EXT4-fs|XFS|\bib\w+: |Linux version"
     r"|blocked for more than|lockup|LOCKUP|detected stall|Hardware Error|event severity|Memory failure|Out of memory"
     r"|BUG: |Oops: |/O error|error, dev |Aborting journal|Disk failure|BTRFS|F2FS|above threshold|Trigger reset"
+    r"|Keep alive watchdog|file-max|kernel BUG at|general protection|expedited stall|killed as|traps: "
+    r"|lost carrier|[Ll]ink is [Dd]own|link down"
 )
 
 #: Raw records can be this long (bytes), see dev-kmsg.

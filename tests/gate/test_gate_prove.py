@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_ext.aws import catalogue
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.cli.main import main
 from slurm_ext.errors import UsageError
-from slurm_ext.gate import checks, prove, prove_bench
+from slurm_ext.gate import checks, local, prove, prove_bench
 from slurm_ext.gate.probes import PHASES
 from slurm_ext.gate.prove_bench import Bench
 from slurm_ext.gate.prove_model import Fixture
@@ -31,9 +32,23 @@ def bench(tmp_path: Path) -> Bench:
     return made
 
 
-def test_every_check_is_proven() -> None:
-    """The one that matters: a check that cannot fail, or cannot pass, is no check."""
+def test_every_check_is_proven_and_every_finding_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that matters: a check that cannot fail, or cannot pass, is no check; and none may find what no list names."""
+    seen: set[tuple[str, str]] = set()
+    plain = Bench.look
+
+    def look(bench: Bench, phase: str) -> local.Look:
+        found = plain(bench, phase)
+        seen.update((item.finding.id, phase) for item in found.items)
+        return found
+
+    monkeypatch.setattr(Bench, "look", look)
     assert {proof.check: proof.why for proof in prove.run(build) if proof.result != prove.PROVEN} == {}
+    rows = [(row.id, row.phases) for row in checks.every()]
+    unannounced = {
+        (id_, phase) for id_, phase in seen if not any(id_.startswith(row) and phase in phases for row, phases in rows)
+    }
+    assert unannounced == set()
 
 
 def test_every_fixture_is_of_a_check_that_exists() -> None:
@@ -45,9 +60,12 @@ def test_every_fixture_is_of_a_check_that_exists() -> None:
         assert one.finding.startswith(one.check) or one.check in ("efa.retransmission",)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_the_healthy_node_is_healthy(bench: Bench, phase: str) -> None:
-    assert [item for item in bench.look(phase).items if item.verdict != PASS] == []
+@pytest.mark.parametrize("type_", sorted(catalogue.CATALOGUE))
+def test_a_healthy_node_of_any_type_is_healthy(tmp_path: Path, type_: str) -> None:
+    bench = Bench(tmp_path, build, type_)
+    bench.begin()
+    for phase in PHASES:
+        assert [item for item in bench.look(phase).items if item.verdict != PASS] == []
 
 
 @pytest.mark.parametrize(
