@@ -109,7 +109,6 @@ def test_another_xid_is_only_logged(state: State) -> None:
         ("gpu-lost", {"gpu": 7}, "gpu.7.lost", "1"),
         ("nvlink-down", {"gpu": 2}, "gpu.2.nvlinks", "17"),
         ("gpu-memory", {"gpu": 2}, "gpu.2.memory_used_mib", "40960"),
-        ("gpu-hot", {"gpu": 2}, "gpu.2.tlimit", "-1"),
         ("nccl-wrong-result", {}, "nccl.wrong_result", "send"),
         ("nccl-wrong-result", {"how": "recv", "gpu": 2}, "gpu.2.nccl.wrong_result", "recv"),
         ("nccl-abort-hang", {}, "nccl.hang", "allreduce,abort"),
