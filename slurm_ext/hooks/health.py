@@ -87,8 +87,8 @@ def _look(
     if record is not None:
         from slurm_ext.hooks import undrain
 
-        now = undrain.Now(at_s, look, last, off, has_dcgm=bool(dcgmi))
-        due = due._replace(out_since=undrain.tend(settings, node, share, record, now))
+        case = undrain.Case(settings, node, share, record, look, at_s, last, off, has_dcgm=bool(dcgmi))
+        due = due._replace(out_since=undrain.tend(case))
     if dcgmi:
         _slow_check(
             settings, node, share, run_dir, dcgmi, slow_due.level(settings, last, slow_state.begun_s(run_dir), due), due

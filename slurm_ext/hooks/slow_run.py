@@ -73,14 +73,16 @@ def start(order: Order, *, idle: Callable[[], str], tell: Callable[[Last], None]
 
 
 def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last], None] | None) -> None:
-    kept = fcntl.fcntl(lock, fcntl.F_DUPFD, 900)
-    # Closed but for the lock: slurmd waits for whoever holds its pipes.
-    os.closerange(0, kept)
+    # Nothing of slurmd's but the lock is kept: it waits for whoever holds its pipes.
+    kept = 3
+    if lock != kept:
+        os.dup2(lock, kept)
+    os.set_inheritable(kept, False)
     os.closerange(kept + 1, 1 << 16)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (1, 2):
+    for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
-    os.set_inheritable(kept, False)
+    os.close(nowhere)
     slow_state.mark_begun(kept)
     before = slow_state.running(order.run_dir)
     if before is not None and before.boot_id == slow_state.machine_boot_id() and slow_end.alive(before):

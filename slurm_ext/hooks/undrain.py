@@ -17,7 +17,7 @@ from slurm_ext.gate import ladder, undrain
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import conclude
 from slurm_ext.gate.slow_result import Last
-from slurm_ext.gate.undrain import FORGET, RESUME, Seen
+from slurm_ext.gate.undrain import FORGET, LEAVE, RESUME, Seen
 from slurm_ext.hooks import slow_due, trail, way_back
 from slurm_ext.slurm import act, connect, drain_record
 from slurm_ext.slurm.act import Context
@@ -37,112 +37,124 @@ DAY_S = 86_400.0
 #: Ids whose proof is a slow check where r2 is configured: what the GPUs and their links are.
 _LOADED = ("gpu.", "nvswitch.", "dcgm.")
 
+#: What a node needs whose finding only a job's own time can show.
+BY_A_PERSON = (
+    "a person's word (fmslurm node resume): only a job's time shows this finding, and nothing looks at it between jobs"
+)
 
-class Now(NamedTuple):
-    """What a health check has found out so far. `at_s` is in seconds since the epoch; `has_dcgm`: there is a dcgmi here."""
 
-    at_s: float
+class Case(NamedTuple):
+    """A drained node, and what its health check has found out so far. `at_s`: seconds since the epoch; `last`: the last slow
+    check; `off`: switches thrown by `fmslurm off`; `has_dcgm`: there is a dcgmi here."""
+
+    settings: Settings
+    node: str
+    share: str
+    record: DrainRecord
     look: Look
-    last: Last | None
+    at_s: float
+    last: Last | None = None
     off: tuple[modes.Off, ...] = ()
     has_dcgm: bool = False
 
+    @property
+    def root(self) -> str:
+        return at_node(self.settings.site.root, self.node)
 
-def tend(settings: Settings, node: str, share: str, record: DrainRecord, now: Now) -> float | None:
+
+def tend(case: Case) -> float | None:
     """Do what is due for a node that we drained; return since when it is out by us and idle, None where it is not."""
     try:
-        slurm = connect(settings, timeout_s=SLURM_S)
-        found = next((one for one in slurm.nodes([node]) if one.name == node), None)
+        slurm = connect(case.settings, timeout_s=SLURM_S)
+        found = next((one for one in slurm.nodes([case.node]) if one.name == case.node), None)
     except FmslurmError as exc:
-        _say(settings, node, share, record, now, "leave", f"Slurm does not answer: {exc}")
+        _say(case, LEAVE, "Slurm does not answer", said=str(exc))
         return None
-    is_out = found is not None and found.drained and found.reason == record.reason and found.state in ("IDLE", "DOWN")
-    record = _stamped(settings, node, share, record, now)
-    _remind(settings, node, share, record, now)
-    seen = _seen(settings, node, share, record, now, is_out)
-    ruling = undrain.judge(record, found, seen, settings, mode=_mode(settings, node, found, now), now=now.at_s)
+    since_s = case.record.since_s
+    is_out = found is not None and found.drained and found.reason == case.record.reason
+    is_out = is_out and found is not None and found.state in ("IDLE", "DOWN")
+    case = _completed(case)
+    seen = _seen(case, slow_due.Now(case.at_s, case.look.facts.boot_id, out_since=since_s if is_out else None))
+    if not seen.check and case.record.step == ladder.DRAIN and case.record.needs != BY_A_PERSON:
+        case = _rewritten(case, needs=BY_A_PERSON)
+    _remind(case)
+    ruling = undrain.judge(case.record, found, seen, case.settings, mode=_mode(case, found), now=case.at_s)
     if ruling.act == RESUME:
-        context = Context(
-            "gate",
-            now.at_s,
-            trail.local_path(settings, node),
-            node=node,
-            mode="enforce",
-            instance_id=seen.instance_id,
-            boot_id=seen.boot_id,
-        )
-        done = act.undrain_node(slurm, settings, node, ruling.why, context, expected=record.reason)
+        told = Context("gate", case.at_s, trail.local_path(case.settings, case.node), node=case.node, mode="enforce")
+        told = told._replace(instance_id=seen.instance_id, boot_id=seen.boot_id)
+        done = act.undrain_node(slurm, case.settings, case.node, ruling.why, told, expected=case.record.reason)
         if done.done:
-            _forget_said(settings, node)
+            _forget_said(case)
             return None
-        ruling = ruling._replace(act="leave", why=f"{ruling.why}, but it could not be resumed: {done.reason}")
+        ruling = ruling._replace(act=LEAVE, why=f"{ruling.why}, but it could not be resumed: {done.reason}")
     if ruling.act == FORGET:
-        drain_record.remove(share, node, outcome=ruling.why, now=now.at_s)
-        _forget_said(settings, node)
-        _emit(settings, node, share, record, now, "node.drain-over", "forget", ruling.why)
+        drain_record.remove(case.share, case.node, outcome=ruling.why, now=case.at_s)
+        _forget_said(case)
+        _emit(case, "node.drain-over", ruling.act, ruling.why)
         return None
-    _say(settings, node, share, record, now, ruling.act, ruling.why)
-    return record.since_s if is_out else None
+    _say(case, ruling.act, ruling.why)
+    return since_s if is_out else None
 
 
-def _mode(settings: Settings, node: str, found: Node | None, now: Now) -> str:
+def _mode(case: Case, found: Node | None) -> str:
     """Return the rung that holds here: that of any partition the node is in, since each may have drained it."""
     rungs = [
-        modes.effective_mode(settings, "gate", node=node, partition=name, off=now.off, now=now.at_s)[0]
+        modes.effective_mode(case.settings, "gate", node=case.node, partition=name, off=case.off, now=case.at_s)[0]
         for name in (found.partitions if found is not None and found.partitions else ("",))
     ]
     return "enforce" if "enforce" in rungs else rungs[0]
 
 
-def _stamped(settings: Settings, node: str, share: str, record: DrainRecord, now: Now) -> DrainRecord:
-    """Return the record with this boot and instance, where another node wrote it and this boot is the one it was drained on."""
-    facts = now.look.facts
+def _completed(case: Case) -> Case:
+    """Return the case with this boot and instance on record, where another node wrote it on this very boot."""
+    record, facts = case.record, case.look.facts
     if (record.boot_id and record.instance_id) or not facts.boot_id or facts.boot_age_s is None:
-        return record
-    if now.at_s - facts.boot_age_s > record.since_s:
-        return record  # it has been booted since: which boot and instance it was then, nobody knows any more
-    root = at_node(settings.site.root, node)
-    more = record._replace(
+        return case
+    if case.at_s - facts.boot_age_s > record.since_s:
+        return case  # booted since: which boot and instance it was then, nobody knows any more
+    return _rewritten(
+        case,
         boot_id=record.boot_id or facts.boot_id,
-        instance_id=record.instance_id or way_back.instance_id(root),
+        instance_id=record.instance_id or way_back.instance_id(case.root),
         needs=record.needs or ladder.needs(record.finding, record.target, record.step),
     )
-    if more != record:
-        drain_record.write(share, more)
-    return more
 
 
-def _seen(settings: Settings, node: str, share: str, record: DrainRecord, now: Now, is_out: bool) -> Seen:
-    facts, items = now.look.facts, now.look.items
-    still = any(
-        (item.finding.id, item.finding.target) == (record.finding, record.target) and item.verdict != PASS
-        for item in items
-    )
+def _rewritten(case: Case, **fields: str) -> Case:
+    record = case.record._replace(**fields)  # type: ignore[arg-type]
+    if record != case.record:
+        drain_record.write(case.share, record)
+    return case._replace(record=record)
+
+
+def _seen(case: Case, due: slow_due.Now) -> Seen:
+    facts, items = case.look.facts, case.look.items
+    mine = (case.record.finding, case.record.target)
     # That DCGM could not be asked speaks against a node only where DCGM is to prove something.
     local = [item for item in items if not (item.finding.id.startswith("dcgm.") and item.verdict == UNKNOWN)]
     gpus = facts.smi.gpus if facts.smi is not None else ()
-    asked = sorted({gpu.recovery for gpu in gpus if gpu.recovery and gpu.recovery.lower() != "none"})
-    check, reads_log = _check(settings, record, now, is_out)
+    check, reads_log = _check(case, due)
     return Seen(
-        conclude(local).verdict,
-        facts.boot_id,
-        way_back.instance_id(at_node(settings.site.root, node)),
-        still,
-        check,
-        reads_log and facts.kernel_lost,
-        ", ".join(asked),
-        _slow(settings, record, now, is_out),
-        _returns(share, node, record, now.at_s),
+        verdict=conclude(local).verdict,
+        boot_id=facts.boot_id,
+        instance_id=way_back.instance_id(case.root),
+        still=any((one.finding.id, one.finding.target) == mine and one.verdict != PASS for one in items),
+        check=check,
+        log_lost=reads_log and facts.kernel_lost,
+        recovery=", ".join(sorted({gpu.recovery for gpu in gpus if gpu.recovery and gpu.recovery.lower() != "none"})),
+        slow=_slow(case, due),
+        returns=_returns(case),
     )
 
 
-def _check(settings: Settings, record: DrainRecord, now: Now, is_out: bool) -> tuple[str, bool]:
+def _check(case: Case, due: slow_due.Now) -> tuple[str, bool]:
     """Return what became of the check that this drain is for (see gate/results.py), and whether it reads the kernel log."""
-    if record.finding.startswith("dcgm."):
-        return (PASS if slow_due.is_proof(now.last, _due_now(record, now, is_out)) else UNKNOWN), False
+    finding = case.record.finding
+    if finding.startswith("dcgm."):
+        return (PASS if slow_due.is_proof(case.last, due) else UNKNOWN), False
     from slurm_ext.gate import checks, results
 
-    rows = [row for row in results.of_look(now.look, settings, "health") if record.finding.startswith(row.check)]
+    rows = [row for row in results.of_look(case.look, case.settings, "health") if finding.startswith(row.check)]
     if not rows:
         return "", False
     row = max(rows, key=lambda one: len(one.check))
@@ -151,87 +163,83 @@ def _check(settings: Settings, record: DrainRecord, now: Now, is_out: bool) -> t
     return (PASS if row.result in ("pass", "warn", "fail") else row.result), reads_log
 
 
-def _due_now(record: DrainRecord, now: Now, is_out: bool) -> slow_due.Now:
-    return slow_due.Now(now.at_s, now.look.facts.boot_id, out_since=record.since_s if is_out else None)
-
-
-def _slow(settings: Settings, record: DrainRecord, now: Now, is_out: bool) -> str:
+def _slow(case: Case, due: slow_due.Now) -> str:
     """Return what is missing of a slow check's proof, empty where none is asked for or nothing is missing."""
-    is_dcgm = record.finding.startswith("dcgm.")
-    by_load = settings.gate.slow_check == "dcgm-r2" and now.has_dcgm and record.finding.startswith(_LOADED)
-    if not is_dcgm and not by_load:
+    by_load = case.settings.gate.slow_check == "dcgm-r2" and case.has_dcgm and case.record.finding.startswith(_LOADED)
+    if not case.record.finding.startswith("dcgm.") and not by_load:
         return ""
-    level = slow_due.R2 if settings.gate.slow_check == "dcgm-r2" else ""
-    if slow_due.is_proof(now.last, _due_now(record, now, is_out), level=level):
+    level = slow_due.R2 if case.settings.gate.slow_check == "dcgm-r2" else ""
+    if slow_due.is_proof(case.last, due, level=level):
         return ""
     return f"DCGM's diagnostic {level or slow_due.R1} has not run to its end here since the drain"
 
 
-def _returns(share: str, node: str, record: DrainRecord, at_s: float) -> int:
-    past = drain_record.history(share, node) or ()
+def _returns(case: Case) -> int:
+    past = drain_record.history(case.share, case.node) or ()
     return sum(
         1
         for one in past
-        if one.record.finding == record.finding and at_s - one.ended_s < DAY_S and one.outcome.startswith("resumed on")
+        if one.record.finding == case.record.finding
+        and case.at_s - one.ended_s < DAY_S
+        and one.outcome.startswith("resumed on proof")
     )
 
 
-def _remind(settings: Settings, node: str, share: str, record: DrainRecord, now: Now) -> None:
+def _remind(case: Case) -> None:
     """Say once a day that a drain has stood for too long. It is never undone for that."""
-    words = ladder.expired(record, now=now.at_s)
-    said = _said(settings, node)
-    if not words or now.at_s - float(said.get("reminded_s", 0.0)) < DAY_S:
+    words = ladder.expired(case.record, now=case.at_s)
+    said = _said(case)
+    if not words or 0 <= case.at_s - float(said.get("reminded_s", 0.0)) < DAY_S:
         return
-    _emit(settings, node, share, record, now, "node.drain-expired", "report", words)
-    _keep(settings, node, {**said, "reminded_s": now.at_s})
+    _emit(case, "node.drain-expired", "report", words)
+    _keep(case, {**said, "reminded_s": case.at_s})
 
 
-def _say(settings: Settings, node: str, share: str, record: DrainRecord, now: Now, decision: str, why: str) -> None:
-    """Say why a node stays out, where that was not said before."""
-    said = _said(settings, node)
-    known = {"since_s": record.since_s, "why": why}
-    if {name: said.get(name) for name in known} == known:
+def _say(case: Case, decision: str, why: str, *, said: str = "") -> None:
+    """Say why a node stays out, where that was not said before. `said`: what else is to be told, which may change each time."""
+    before = _said(case)
+    known = {"since_s": case.record.since_s, "why": why}
+    if {name: before.get(name) for name in known} == known:
         return
-    _emit(settings, node, share, record, now, "node.stays-out", decision, why)
-    _keep(settings, node, {**said, **known})
+    _emit(case, "node.stays-out", decision, why, said)
+    _keep(case, {**before, **known})
 
 
-def _emit(
-    settings: Settings, node: str, share: str, record: DrainRecord, now: Now, name: str, decision: str, why: str
-) -> None:
+def _emit(case: Case, name: str, decision: str, why: str, said: str = "") -> None:
     event = events.Event(
         name,
         room="gate",
-        rule=record.finding,
+        rule=case.record.finding,
         reason=why,
+        evidence=(said,) if said else (),
         decision=decision,
-        boot_id=now.look.facts.boot_id,
-        data={"record": record._asdict()},
+        boot_id=case.look.facts.boot_id,
+        data={"record": case.record._asdict()},
     )
-    trail.emit(settings, node, event, share=share)
+    trail.emit(case.settings, case.node, event, share=case.share)
 
 
-def _path(settings: Settings, node: str) -> str:
-    return os.path.join(at_node(settings.site.run_dir, node), SAID)
+def _path(case: Case) -> str:
+    return os.path.join(at_node(case.settings.site.run_dir, case.node), SAID)
 
 
-def _said(settings: Settings, node: str) -> dict[str, Any]:
+def _said(case: Case) -> dict[str, Any]:
     try:
-        data = json.loads(read_trusted(_path(settings, node), max_bytes=64 << 10))
+        data = json.loads(read_trusted(_path(case), max_bytes=64 << 10))
     except (OSError, ValueError, RecursionError, UntrustedFileError):
         return {}
     return data if isinstance(data, dict) and isinstance(data.get("reminded_s", 0.0), (int, float)) else {}
 
 
-def _keep(settings: Settings, node: str, data: dict[str, Any]) -> None:
+def _keep(case: Case, data: dict[str, Any]) -> None:
     try:
-        write_passing(_path(settings, node), json.dumps(data))
+        write_passing(_path(case), json.dumps(data))
     except OSError:
         return  # said again next time
 
 
-def _forget_said(settings: Settings, node: str) -> None:
+def _forget_said(case: Case) -> None:
     try:
-        os.unlink(_path(settings, node))
+        os.unlink(_path(case))
     except OSError:
         return

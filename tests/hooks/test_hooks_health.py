@@ -273,6 +273,11 @@ STAYS: list[tuple[str, Callable[[Here], object], str]] = [
         "it needs a burn-in that passes",
     ),
     ("a person's drain", lambda here: here.drained(finding="node.manual", owner="user ada"), "a person drained it"),
+    (
+        "only a job's time shows it",
+        lambda here: here.drained(finding="gpu.hw-thermal", step="drain"),
+        "the check itself was not made (nothing looks at it between jobs)",
+    ),
     ("a replacement is asked for", lambda here: here.drained(step="replace"), "it needs another instance"),
 ]
 
@@ -286,6 +291,8 @@ def test_who_stays_out_and_why_it_is_said_once(here: Here, change: Callable[[Her
     assert drain_record.read(here.share, "n0") is not None
     (event,) = here.named("node.stays-out")
     assert words in str(event["reason"])
+    if "nothing looks at it" in words:
+        assert event["data"]["record"]["needs"].startswith("a person's word (fmslurm node resume)")
 
 
 def test_another_instance_under_the_name_voids_the_drain(here: Here) -> None:
