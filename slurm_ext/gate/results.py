@@ -45,7 +45,18 @@ def of_look(look: Look, settings: Settings, phase: str) -> list[Result]:
         else:
             rows.append(_silent(check, look.facts, settings, blind))
     others = {item.finding.id: item for item in look.items if item.finding.id not in told}
-    return rows + [Result(id_, *_worst([item])) for id_, item in others.items()]
+    return _once([*rows, *(Result(id_, *_worst([item])) for id_, item in others.items())])
+
+
+def _once(rows: Iterable[Result]) -> list[Result]:
+    """Return one row for each check: some are made in two ways, and then the worse answer is told."""
+    order = (FAIL, UNKNOWN, WARN, OFF, PASS, NOTHING)
+    found: dict[str, Result] = {}
+    for row in rows:
+        other = found.get(row.check)
+        if other is None or order.index(row.result) < order.index(other.result):
+            found[row.check] = row
+    return list(found.values())
 
 
 def _worst(items: Iterable[Judged]) -> tuple[str, str]:

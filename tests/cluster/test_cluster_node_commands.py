@@ -170,6 +170,27 @@ def test_an_acknowledgement_that_has_expired_drains(site: Lab) -> None:
         acks.remove(share, node, "gpu.lost")
 
 
+def test_a_node_that_the_burnin_convicts_stays_in_use_while_that_is_acknowledged(site: Lab) -> None:
+    bad = site.nodes[1]
+    site.fault(bad, "nccl-wrong-result", gpu=3)
+    try:
+        fm(site, "node", "ack", "burnin.wrong", bad, "--until", "1h", "--reason", "known to count badly")
+        path = site.path("lustre", f"job-{time.monotonic_ns()}")
+        path.write_text("#!/bin/bash\nsrun hostname\n")
+        options = ["--gpus-per-node=8", "-t", "20", "-N3", "--no-requeue", "-o", f"{path}.out"]
+        job = site.run(["sbatch", "--parsable", *options, str(path)]).stdout.strip()
+        # All three nodes let it start: the culprit says so before anybody stands in for it.
+        assert ended(site, job) == "COMPLETED"
+        assert reasons(site) == {}
+        (acted,) = [line for line in trail(site, bad, "gate.prolog-acted") if line["job"] == job]
+        assert acted["decision"].startswith("passed: burnin.wrong is acknowledged by root")
+        assert "known to count badly" in acted["decision"]
+        assert not [line for line in trail(site, bad, "node.drain") if line.get("job") == job]
+    finally:
+        fm(site, "node", "unack", "burnin.wrong", bad)
+        put_back(site, bad)
+
+
 def test_a_foreign_drain_is_not_ours_to_resume_and_leaves_no_acknowledgement(site: Lab) -> None:
     node, share = site.nodes[2], str(site.path("share"))
     site.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=theirs"])
