@@ -42,7 +42,12 @@ def read(path: str, most: int = 4096) -> str | OSError:
 def number(path: str) -> int | None:
     """Return the whole number that a small file holds; no counter of the kernel has more than twenty digits."""
     said = (text(path, 64) or "").strip()
-    return int(said) if len(said) <= 20 and said.isascii() and said.isdigit() else None
+    return int(said) if len(said) <= 20 and is_number(said) else None
+
+
+def is_number(word: str) -> bool:
+    """Return whether a word is a whole number in the kernel's own digits: `isdigit` alone takes a raised 2 for one."""
+    return word.isascii() and word.isdigit()
 
 
 def names(path: str) -> list[str] | None:

@@ -135,7 +135,7 @@ def machine_checks(interrupts: str) -> list[Judged]:
     for line in interrupts.splitlines():
         words = line.split()
         if words[:1] == ["MCE:"]:
-            count = sum(int(word) for word in words[1:] if word.isascii() and word.isdigit())
+            count = sum(int(word) for word in words[1:] if read_small.is_number(word))
             said = f"{count} machine check exceptions since boot"
             return [judged(WARN, "host.machine-checks", "node", "warn", said)] if count else []
     return []

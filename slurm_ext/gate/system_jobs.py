@@ -81,7 +81,7 @@ def scan(here: Here) -> Scan:
     folder = here.path("proc")
     stuck, zombies, stepds, names = [], [], [], set()
     try:
-        pids = [name for name in os.listdir(folder) if name.isdigit()]
+        pids = [name for name in os.listdir(folder) if read_small.is_number(name)]
     except OSError:
         return Scan()
     for pid in pids[:MOST_PROCESSES]:
@@ -119,7 +119,7 @@ def jobs_of(here: Here, seen: Seen, alive: frozenset[str] | None) -> Jobs:
 def _users(here: Here, group: str) -> set[int]:
     """Return the users of a job: version 1 has them in the folder's name, version 2 by its processes."""
     named = os.path.basename(os.path.dirname(group)).removeprefix("uid_")
-    if named.isdigit():
+    if read_small.is_number(named):
         return {int(named)}
     found = set()
     for pid in _below(group) if group else ():
@@ -137,7 +137,7 @@ def _below(group: str) -> list[int]:
     while rest and seen < MOST_GROUPS and len(pids) < MOST_PIDS:
         folder, seen = rest.pop(), seen + 1
         said = read_small.text(f"{folder}/cgroup.procs", 1 << 14) or ""
-        pids += [int(word) for word in said.split() if word.isascii() and word.isdigit()]
+        pids += [int(word) for word in said.split() if read_small.is_number(word)]
         try:
             with os.scandir(folder) as inside:
                 rest += [entry.path for entry in inside if entry.is_dir(follow_symlinks=False)]

@@ -221,7 +221,7 @@ def job_folders(here: Here) -> dict[str, str] | None:
 
 
 def _is_job(name: str) -> bool:
-    return name.startswith("job_") and name[4:].isascii() and name[4:].isdigit()
+    return name.startswith("job_") and read_small.is_number(name[4:])
 
 
 def _has_processes(folder: str) -> bool:
@@ -256,7 +256,7 @@ def _cpus_well(seen: Seen, shape: HostShape | None) -> bool:
     if shape is None:
         return seen.online == seen.present
     numa = (seen.numa or "").strip()
-    nodes = int(last) + 1 if (last := numa.rpartition("-")[2]).isdigit() else None
+    nodes = int(last) + 1 if read_small.is_number(last := numa.rpartition("-")[2]) else None
     return seen.online.strip() == f"0-{shape.vcpus - 1}" and (nodes is None or nodes >= (shape.sockets or 1))
 
 
@@ -268,7 +268,7 @@ def _memory_well(text: str | None, shape: HostShape | None) -> bool:
         name, _, value = line.partition(":")
         if name in ("MemTotal", "MemAvailable", "HardwareCorrupted"):
             number = value.removesuffix(" kB").strip()
-            if not number.isdigit():
+            if not read_small.is_number(number):
                 return False
             kb[name] = int(number)
     total = kb.get("MemTotal", 0)

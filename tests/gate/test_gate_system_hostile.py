@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from live_node import NO_JOB, P5, found, healthy, here, job, process, stat
 
@@ -318,6 +318,8 @@ def test_what_is_plainly_well_of_mounts_is_no_failure_by_the_rules(options, abov
         assert FAIL not in {item.verdict for item in system_storage.mounts(line, None, ())}
 
 
+@example("", "0-191", "0-\N{SUPERSCRIPT TWO}")
+@example("", "\N{SUPERSCRIPT TWO}", "")
 @given(st.text(max_size=200), st.text(max_size=100), st.text(max_size=20))
 def test_what_is_plainly_well_of_memory_and_processors_is_no_failure_by_the_rules(memory, online, numa):
     for text in (memory, f"MemTotal: {online} kB\n{memory}", f"MemTotal: 2097152000 kB\n{memory}"):
