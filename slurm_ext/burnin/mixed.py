@@ -53,7 +53,10 @@ def _text(path: str) -> str:
 def findings(facts: Mapping[str, Mapping[str, Any]]) -> list[Judged]:
     """Return what differs between nodes, by what each said of itself. One that said nothing differs from nobody. Pure."""
     items = []
-    for key, what, word in (("driver", "drivers", WARN), ("vbios", "VBIOS", PASS)):
+    for id_, key, what, word in (
+        ("burnin.mixed-driver", "driver", "drivers", WARN),
+        ("burnin.mixed-vbios", "vbios", "VBIOS", PASS),
+    ):
         cohorts: dict[str, list[str]] = {}
         for node, fact in facts.items():
             value = fact.get(key)
@@ -65,7 +68,7 @@ def findings(facts: Mapping[str, Mapping[str, Any]]) -> list[Judged]:
         said = "; ".join(f"{value} on {_some(nodes)}" for value, nodes in ordered[:3])
         action = "warn" if word == WARN else "none"
         line = f"the job's nodes have different {what}: {said}"
-        items.append(Judged(Finding(f"{NOTED}{key}", "node", action, (line,)), word))
+        items.append(Judged(Finding(id_, "node", action, (line,)), word))
     return items
 
 

@@ -13,6 +13,7 @@ from slurm_ext.cli.node_act import drain, resume
 from slurm_ext.cli.node_evidence import evidence
 from slurm_ext.cli.node_options import AS_JSON, HOSTS, NODES, nodes_of
 from slurm_ext.cli.node_rows import as_data, state_words, whose
+from slurm_ext.cli.node_versions import node_versions
 from slurm_ext.cli.output import fields_option, say_fields, say_json
 from slurm_ext.cli.times import local
 from slurm_ext.config.locate import settings as located_settings
@@ -30,7 +31,7 @@ def node(context: click.Context) -> None:
         context.invoke(list_nodes)
 
 
-for _command in (drain, resume, ack, unack, evidence):
+for _command in (drain, resume, ack, unack, evidence, node_versions):
     node.add_command(_command)
 
 
