@@ -164,11 +164,12 @@ def _is_due(before: Mapping[str, Any], at_s: float, *, is_news: bool) -> bool:
 def _drain(
     settings: Settings, node: str, share: str, look: local.Look, finding: Finding, event: events.Event
 ) -> dict[str, Any]:
-    from slurm_ext.hooks import act, bundle
+    from slurm_ext.hooks import act, bundle, jobfile
 
     job = HookJob("0", "", 0, node)
     saved = bundle.save(settings, None, node, look, share=share)
-    done = act.drain(settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved)
+    first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
+    done = act.drain(settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved, first_boot=first)
     words = "drained" if done.done else f"not drained: {done.reason}"
     data = {**event.data, "bundle": bundle.words(saved, share)}
     acted = event._replace(event="gate.health-acted", decision=words, time="", data=data)

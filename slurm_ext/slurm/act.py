@@ -9,7 +9,7 @@ from slurm_ext import events
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError, SlurmError
 from slurm_ext.events import Event
-from slurm_ext.slurm import acks, drain_record, ledger, recorded, repair
+from slurm_ext.slurm import acks, drain_record, ledger, recorded, repair, site_policy
 from slurm_ext.slurm.act_job import exclude_nodes, release_job, requeue_job, stop_job
 from slurm_ext.slurm.breaker import MANUAL, MANUAL_PREFIX, drained_lately, fleet_size, is_slurms_own
 from slurm_ext.slurm.breaker_events import hold_back
@@ -97,7 +97,8 @@ def drain_node(
     )
     if not ruling.allowed:
         return hold_back(settings, journal, event, finding, ruling, now=now)._replace(mode=rung)
-    event = event._replace(data={**event.data, "budget": ruling.budget})
+    afterwards = site_policy.after_drain(settings.site.type, finding.action)
+    event = event._replace(data={**event.data, "budget": ruling.budget, "afterwards": afterwards.words})
     record = recorded.record_of(settings, told, finding, reason, owner=f"fmslurm {told.room}", remedy=remedy)
     return _drain_recorded(slurm, settings, journal, event, record)._replace(mode=rung)
 
