@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from slurm_ext.patterns import pattern
 
-_LINE = pattern(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
+#: The host's name begins where no word does: a long word is tried from its beginning only.
+_LINE = pattern(r"(?<![\w.-])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?P<text>.*)")
 _COLOUR = pattern(r"\x1b\[[0-9;]*[A-Za-z]")
 #: Where two processes wrote into one line, a second beginning stands in the middle of it.
-_TORN = pattern(r":\d+:\d+ \[\d+\] \S*:?\d* ?NCCL (?:INFO|WARN)")
+_TORN = pattern(r":\d{1,10}:\d{1,10} \[\d{1,4}\] \S{0,80}:?\d{0,6} ?NCCL (?:INFO|WARN)")
 _WARN = pattern(r"NCCL WARN (.*)")
 _VERSION = pattern(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _RANK = pattern(r"\brank (\d{1,9}) nranks (\d{1,9})\b")
@@ -25,7 +26,7 @@ _PLUGIN = pattern(r"NET/OFI Initializing aws-ofi-nccl (\d{1,9})\.(\d{1,9})")
 _CHANNEL = pattern(
     r"Channel \d+(?:/\d+)? : (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
 )
-_ENVIRONMENT = pattern(r"(NCCL_\w+) set by environment to (\S.*?)\s*$")
+_ENVIRONMENT = pattern(r"\b(NCCL_\w+) set by environment to (\S.*?)\s*$")
 _PROTOCOL = pattern(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
 _NO_PLUGIN = pattern(r"NET/Plugin ?: .*(?:No plugin found|Could not find)|NET/Plugin: Using internal network plugin")
 _NVLS = pattern(r"NVLS multicast support is (not )?available on dev (\d+)")

@@ -76,7 +76,7 @@ def _context(data: Mapping[str, Any], instance_type: str) -> proof.Context:
 def _number(value: object) -> int | None:
     """Return a whole number that stands there as such, or as text; None for anything else."""
     text = str(value).strip()
-    plain = isinstance(value, (int, str)) and not isinstance(value, bool) and text.lstrip("-").isdecimal()
+    plain = isinstance(value, (int, str)) and not isinstance(value, bool) and text.removeprefix("-").isdecimal()
     return int(text) if plain and len(text) < 19 else None
 
 

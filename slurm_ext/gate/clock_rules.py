@@ -25,7 +25,7 @@ BOUND_WARN_S = 1.0
 #: Eight polls at chrony's longest default interval (2^10 s): the reach register is empty by then.
 STALE_S = 8 * 1024.0
 
-_FIELD = pattern(r"^\s*([A-Za-z][A-Za-z0-9 ().-]*?)\s*[:=]\s*(.*?)\s*$")
+_FIELD = pattern(r"\s*([A-Za-z][A-Za-z0-9 ().-]*)[:=](.*)")
 _SECONDS = pattern(r"([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?) seconds?(?: (slow|fast))?")
 _SPAN = pattern(r"([+-]?\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)")
 _SOURCE = pattern(r"^([\^=#])([*+\-?x~ ])\s+(\S+)\s+(\d+)\s+(-?\d+)\s+(\d+)\s+(\S+)")
@@ -40,7 +40,7 @@ _STA_UNSYNC = 0x40  # linux/timex.h
 
 def judge(text: str, now_s: float | None = None) -> list[Judged] | None:
     """Return what an answer of any of these tools says, None where it is none of theirs (or is cut before the point)."""
-    fields = {found[1].lower(): found[2] for line in text.splitlines() if (found := _FIELD.match(line))}
+    fields = {found[1].strip().lower(): found[2].strip() for line in text.splitlines() if (found := _FIELD.match(line))}
     said: list[list[Judged]] = []
     if "leap status" in fields or ("stratum" in fields and "reference id" in fields):
         tracking = _tracking(fields, now_s)
@@ -84,7 +84,7 @@ def _tracking(fields: dict[str, str], now_s: float | None) -> list[Judged] | Non
         return [item for item in away if item.verdict == FAIL] or unsynchronised("chrony says: not synchronised")
     if leap not in ("normal", "insert second", "delete second"):
         return [judged(UNKNOWN, "clock.unknown-word", "node", "none", f"leap status {leap[:40]}")]
-    number = int(stratum) if stratum.isdigit() else None
+    number = int(stratum) if stratum.isdecimal() else None
     if (number is not None and (number == 0 or number > 15)) or reference.startswith("00000000"):
         return unsynchronised(f"stratum {stratum}, reference {reference}: chrony follows no source")
     if reference.upper().startswith("7F7F01") or reference.startswith("127.127.1."):
@@ -110,7 +110,7 @@ def _csv(text: str) -> list[Judged] | None:
     """Return what `chronyc -c tracking` says: fourteen fields, the last the leap status."""
     for line in text.splitlines():
         cells = line.strip().split(",")
-        if len(cells) == 14 and cells[2].isdigit() and re.fullmatch(r"[0-9A-F]{8}", cells[0]):
+        if len(cells) == 14 and cells[2].isdecimal() and re.fullmatch(r"[0-9A-F]{8}", cells[0]):
             names = ("reference id", "_", "stratum", "_", "system time", "_", "_", "_", "_", "_", "root delay")
             fields = {**dict(zip(names, cells, strict=False)), "root dispersion": cells[11], "leap status": cells[13]}
             for name in ("system time", "root delay", "root dispersion"):

@@ -112,7 +112,7 @@ def _device(tree: Tree, below: Folders, name: str, files: Mapping[str, bool] | N
                 continue
             content = tree[f"{folder}/{counter}"] if f"{folder}/{counter}" in tree else Unread("EISDIR")
             text = content.strip() if isinstance(content, str) else ""
-            if text.isascii() and text.isdigit():
+            if text.isascii() and text.isdecimal():
                 counters[counter] = counters.get(counter, 0) + int(text)
             else:
                 unread[counter] = content.error if isinstance(content, Unread) else "EINVAL"

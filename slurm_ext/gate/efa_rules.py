@@ -184,7 +184,7 @@ def _address_of(name: str, functions: Sequence[Function]) -> str:
     if not name.startswith("rdmap") or not functions:
         return ""
     bus, _, slot = name.removeprefix("rdmap").partition("s")
-    return f"0000:{int(bus):02x}:{int(slot):02x}.0" if bus.isdigit() and slot.isdigit() else ""
+    return f"0000:{int(bus):02x}:{int(slot):02x}.0" if bus.isdecimal() and slot.isdecimal() else ""
 
 
 def judge_libfabric(
@@ -220,9 +220,9 @@ def judge_links(down: Sequence[str]) -> list[Judged]:
 def judge_memlock(text: str) -> list[Judged]:
     """Return what `ulimit -l` says (kB or `unlimited`): EFA registers memory, which counts as locked."""
     said = text.strip().lower()
-    if said == "unlimited" or (said.isdigit() and int(said) >= 16 * 1024 * 1024):
+    if said == "unlimited" or (said.isdecimal() and int(said) >= 16 * 1024 * 1024):
         return []
-    if not said.isdigit():
+    if not said.isdecimal():
         return [judged(UNKNOWN, "efa.memlock-unreadable", "node", "none", f"ulimit -l says {said[:80]!r}")]
     return [
         judged(WARN, "efa.memlock-low", "node", "warn", f"programs may lock {said} kB of memory; EFA wants no limit")

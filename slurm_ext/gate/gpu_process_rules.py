@@ -98,7 +98,7 @@ def _named(cells: list[str], names: Sequence[str]) -> Holder | None:
     if len(cells) != len(names):
         return None
     row = dict(zip(names, cells, strict=True))
-    if not row["pid"].isdigit():
+    if not row["pid"].isdecimal():
         return None
     name = row.get("process_name", row.get("name", ""))
     memory = row.get("used_gpu_memory", row.get("used_memory", ""))
@@ -107,12 +107,12 @@ def _named(cells: list[str], names: Sequence[str]) -> Holder | None:
 
 def _guessed(cells: Sequence[str]) -> Holder | None:
     """Return a row without its header by the form of its cells: the first bare number is the process."""
-    pid = next((int(cell) for cell in cells if cell.isdigit()), None)
+    pid = next((int(cell) for cell in cells if cell.isdecimal()), None)
     if pid is None or len(cells) < 2:
         return None
     pci = next((pci_address(cell) for cell in cells if _ADDRESS.fullmatch(cell)), "")
     memory = next((cell for cell in cells if cell.endswith("MiB") or cell == "[N/A]"), "")
-    rest = [cell for cell in cells if not cell.isdigit() and cell != memory and not _ADDRESS.fullmatch(cell)]
+    rest = [cell for cell in cells if not cell.isdecimal() and cell != memory and not _ADDRESS.fullmatch(cell)]
     name = next((cell for cell in rest if not cell.startswith(("GPU-", "MIG-", "NVIDIA", "Tesla"))), "")
     return Holder(pid, name, memory, pci)
 
@@ -143,7 +143,7 @@ def parse_xml(text: str) -> list[Holder]:
     for gpu in _XML_GPU.finditer(text):
         for entry in _XML_PROCESS.finditer(gpu[2]):
             row = {field[1]: field[2].strip() for field in _XML_FIELD.finditer(entry[1])}
-            if row.get("pid", "").isdigit():
+            if row.get("pid", "").isdecimal():
                 name = row.get("process_name", "")
                 holders.append(Holder(int(row["pid"]), name, row.get("used_memory", ""), pci_address(gpu[1])))
     return holders

@@ -23,7 +23,7 @@ FABRIC_GRACE_S = 300.0
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
 _LOST = pattern(
-    rf"[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)",
+    rf"(?<![^\n])[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)",
     needs="device handle",
 )
 _INFOROM = pattern(rf"infoROM is corrupted at gpu {_PCI}", re.I)

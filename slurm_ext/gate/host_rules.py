@@ -78,7 +78,7 @@ def count_list(text: str) -> int | None:
         if not part:
             continue
         first, dash, last = part.partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+        if not (first.isascii() and first.isdecimal() and (not dash or (last.isascii() and last.isdecimal()))):
             return None
         total += int(last) - int(first) + 1 if dash else 1
     return total if total >= 0 else None
@@ -86,7 +86,7 @@ def count_list(text: str) -> int | None:
 
 def parse_lscpu(text: str) -> Cpus | None:
     """Return lscpu's summary, as text or JSON, or its list of processors (-p); None where it is none of them."""
-    if (alone := text.strip()).isascii() and alone.isdigit():  # nproc
+    if (alone := text.strip()).isascii() and alone.isdecimal():  # nproc
         return Cpus(int(alone), int(alone))
     if text.lstrip().startswith("{"):
         fields = _json_fields(text)
@@ -103,7 +103,7 @@ def parse_lscpu(text: str) -> Cpus | None:
 
     def number(*names: str) -> int | None:
         word = next((fields[name] for name in names if name in fields), "")
-        return int(word) if word.isascii() and word.isdigit() else None
+        return int(word) if word.isascii() and word.isdecimal() else None
 
     total = number("cpu(s)")
     online = next((value for name, value in fields.items() if name.startswith(("on-line cpu", "online cpu"))), None)
@@ -141,9 +141,9 @@ def _listed(text: str) -> Cpus | None:
     """Return the counts in `lscpu -p` or `-e`: one line for each processor, that off line with `no` or left out."""
     lines = [line for line in text.splitlines() if line.strip()]
     apart = "," if any(line.startswith("#") for line in lines) else None
-    head = next((line for line in reversed(lines) if not line.strip()[:1].isdigit()), "").lstrip("# ").lower()
+    head = next((line for line in reversed(lines) if not line.strip()[:1].isdecimal()), "").lstrip("# ").lower()
     names = [name.strip() for name in head.split(apart)]
-    cells = [line.strip().split(apart) for line in lines if line.strip()[:1].isdigit()]
+    cells = [line.strip().split(apart) for line in lines if line.strip()[:1].isdecimal()]
     if "core" not in names or "socket" not in names or not cells:
         return None
     rows = [dict(zip(names, row, strict=False)) for row in cells]

@@ -104,11 +104,11 @@ def _yaml(lines: Sequence[str]) -> Lnet:
             found[-1] = found[-1]._replace(status=value.lower())
         elif key == "interfaces":
             in_devices = True
-        elif key.isdigit() and in_devices:
+        elif key.isdecimal() and in_devices:
             found[-1] = found[-1]._replace(devices=(*found[-1].devices, value))
-        elif key == "health value" and value.lstrip("-").isdigit():
+        elif key == "health value" and value.removeprefix("-").isdecimal():
             found[-1] = found[-1]._replace(health=int(value))
-        elif key in ("send_count", "recv_count") and value.isdigit():
+        elif key in ("send_count", "recv_count") and value.isdecimal():
             in_devices = False
             found[-1] = found[-1]._replace(messages=(found[-1].messages or 0) + int(value))
         else:

@@ -140,7 +140,7 @@ def _take(found: Import, text: str) -> Import:
             servers = [part.strip().strip('"') for part in value.strip("[] ").split(",") if part.strip()]
         elif key == "current_connection":
             found = found._replace(current=value.strip('"'))
-        elif key == "connection_attempts" and value.isdigit():
+        elif key == "connection_attempts" and value.isdecimal():
             found = found._replace(attempts=int(value))
     return found._replace(servers=tuple(servers)) if servers is not None else found
 

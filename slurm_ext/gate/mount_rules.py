@@ -75,7 +75,7 @@ def parse_mountinfo(text: str) -> list[Mount] | None:
             continue
         front, dash, back = line.partition(" - ")
         words, rest = front.split(), back.split()
-        if not dash or len(words) < 6 or len(rest) < 2 or not words[0].isdigit():
+        if not dash or len(words) < 6 or len(rest) < 2 or not words[0].isdecimal():
             return None
         options, above = tuple(words[5].split(",")), tuple(rest[-1].split(",")) if len(rest) > 2 else ()
         found.append(Mount(unescape(words[4]), unescape(rest[1]), rest[0], options, above, unescape(words[3])))

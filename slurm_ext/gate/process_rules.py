@@ -120,7 +120,7 @@ class Jobs(NamedTuple):
 
 def is_person(user: str) -> bool:
     """Return whether an account is one that jobs run as, and not one of the system's services."""
-    if user.isdigit():
+    if user.isdecimal():
         return int(user) >= 1000 and int(user) != 65534
     if user.endswith("+"):  # ps cuts long names so
         return not user.startswith("_") and not any(name.startswith(user[:-1]) for name in _SYSTEM_USERS)
@@ -160,7 +160,7 @@ def _row(words: list[str], columns: Sequence[str]) -> Process | None:
     for name, word in zip(columns, words, strict=False):
         cells[name] = word
     pid = cells.get("pid", "")
-    if "pid" in columns and not pid.isdigit():
+    if "pid" in columns and not pid.isdecimal():
         return None
     return Process(
         int(pid) if pid else None,

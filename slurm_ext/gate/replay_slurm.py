@@ -195,7 +195,7 @@ def _squeue(text: str, command: str) -> View:
             start_s=seconds(row.get("START_TIME", "")),
             end_s=seconds(row.get("END_TIME", "")),
             ran_s=duration(row.get("TIME", "")),
-            restarts=int(restarts) if restarts.isdigit() else 0,
+            restarts=int(restarts) if restarts.isdecimal() else 0,
         )
         jobs.setdefault(job.job_id, job)
     return View(jobs=tuple(jobs.values()), troubles=tuple(troubles))

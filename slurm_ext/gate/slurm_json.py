@@ -14,6 +14,10 @@ from slurm_ext.slurm import states
 from slurm_ext.typed import Any
 
 
+#: No time or count of Slurm is as large; JSON may hold numbers that no float can.
+_NUMBER_MAX = 1 << 63
+
+
 def is_json(text: str) -> bool:
     """Say whether a text is meant as JSON."""
     return text.lstrip()[:1] in ("{", "[")
@@ -83,7 +87,7 @@ def _number(value: Any) -> float | None:
     """Return a number of either form, None where it is not set, infinite or zero (Slurm's word for no time)."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _NUMBER_MAX
     return float(value) if usable else None
 
 

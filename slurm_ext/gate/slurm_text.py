@@ -110,7 +110,7 @@ def jobs(text: str) -> View:
                 start_s=seconds(_field(body, "StartTime")),
                 end_s=seconds(_field(body, "EndTime")),
                 ran_s=duration(_field(body, "RunTime")),
-                restarts=int(_field(body, "Restarts") or 0) if _field(body, "Restarts").isdigit() else 0,
+                restarts=int(_field(body, "Restarts") or 0) if _field(body, "Restarts").isdecimal() else 0,
             ),
         )
     return View(jobs=tuple(found.values()), troubles=tuple(troubles))

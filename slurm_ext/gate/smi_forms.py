@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from slurm_ext.gate.model import Gpu, Smi
 from slurm_ext.gate.smi import SLOWED, count, flag, low_power, pci_address, reset_word, time_s, trouble_of, word
 
+#: nvidia-smi nests five deep; what goes deeper is none of its answers.
+_DEPTH_MAX = 16
+
 
 def parse_xml(text: str) -> Smi:
     """Return the GPUs of `nvidia-smi -q -x`. No entity is expanded and no file is read: tags and text only."""
@@ -34,7 +37,7 @@ def parse_xml(text: str) -> Smi:
             fields = {"id": pci_address(attributes)}
             path = []
             continue
-        if not empty:
+        if not empty and len(path) < _DEPTH_MAX:
             path.append(name)
             if value.strip():
                 key = "/".join(path)
@@ -91,7 +94,7 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
     double = count(first("retired_pages/double_bit_retirement/retired_count", "retired_pages/double_bit_ecc"))
     counters = "clocks_event_reasons_counters/"
     return Gpu(
-        number=position if fields.get("minor_number", "").isdigit() else None,
+        number=position if fields.get("minor_number", "").isdecimal() else None,
         pci=fields.get("id", ""),
         persistence=flag(fields.get("persistence_mode")),
         mig=flag(first("mig_mode/current_mig", "mig_mode/current")),

@@ -64,7 +64,7 @@ def parse(text: str) -> Smi:
 def _is_date(line: str) -> bool:
     """Return whether a line is the time that stands over the table: `Fri Jul  3 22:11:09 2026`."""
     words = line.split()
-    return len(words) == 5 and words[3].count(":") == 2 and words[4].isdigit()
+    return len(words) == 5 and words[3].count(":") == 2 and words[4].isdecimal()
 
 
 def parse_list(text: str) -> Smi | None:

@@ -40,7 +40,7 @@ def percent(text: object) -> float | None:
 
 def elapsed_s(text: str) -> float | None:
     """Return seconds for ps's etime (`1-02:11:09`, `00:52:10`, `52:10`) and etimes (`3130`), None for anything else."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdecimal():
         return float(text)
     found = _ELAPSED.fullmatch(text)
     if found is None:
