@@ -75,6 +75,8 @@ def check(
         click.echo(f"{results.words(rows)}, phase {phase}")
         if shown := _shown(seen, rows, every=every):
             say_fields(shown, CHECK_COLUMNS, fields=fields, noheader=noheader)
+        if seen.items:
+            click.echo("`fmslurm explain ID` says what a finding means and what to do", err=True)
         if seen.facts.unread:
             click.echo(f"could not be read: {', '.join(seen.facts.unread)}", err=True)
         if not root:
@@ -96,11 +98,21 @@ def _shown(seen: Any, rows: Any, *, every: bool) -> list[dict[str, str]]:
         for item in seen.items
     ]
     found = [item.finding.id for item in seen.items]
-    for row in rows:
-        if any(id_.startswith(row.check) for id_ in found) or not (every or row.result == UNKNOWN):
-            continue
-        shown.append({"check": row.check, "result": row.result, "target": "", "action": "", "evidence": row.why})
-    return shown
+    rest = [row for row in rows if not any(id_.startswith(row.check) for id_ in found)]
+    if every:
+        return shown + [_line_of(row.check, row) for row in rest]
+    blind: dict[str, list[Any]] = {}
+    for row in rest:
+        if row.result == UNKNOWN:
+            blind.setdefault(row.why, []).append(row)
+    return shown + [
+        _line_of(some[0].check + (f" and {len(some) - 1} more" if len(some) > 1 else ""), some[0])
+        for some in blind.values()
+    ]
+
+
+def _line_of(name: str, row: Any) -> dict[str, str]:
+    return {"check": name, "result": row.result, "target": "", "action": "", "evidence": row.why}
 
 
 @gate.command()
