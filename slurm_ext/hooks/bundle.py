@@ -22,7 +22,7 @@ from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import owner_is_trusted, sync_folder
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import evidence
+from slurm_ext.hooks import evidence, evidence_read
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.evidence import Capture, stamp
 from slurm_ext.hooks.evidence_mask import mask_all
@@ -52,15 +52,18 @@ def save(
     *,
     finding: Finding | None = None,
     data: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
     share: str = "",
     deadline_s: float = DEADLINE_S,
 ) -> str:
     """Save what convicted this node and return where: below the share, else below the state folder, else nowhere (empty).
 
-    `finding` is what it is about, where that is not the look's own (a burn-in's); `data` is what else was measured. Never raises.
+    `finding` is what it is about, where that is not the look's own (a burn-in's); `data` is what else was measured, `before`
+    what the job's prolog kept (Look.kept). Never raises.
     """
     try:
-        return _save(settings, job, node, look, finding, data or {}, share or settings.site.share, deadline_s)
+        share = share or settings.site.share
+        return _save(settings, job, node, look, finding, data or {}, before or {}, share, deadline_s)
     except Exception:  # noqa: BLE001 - evidence is worth a lot, and less than the drain that it is evidence for
         return ""
 
@@ -83,6 +86,7 @@ def _save(
     look: Look,
     finding: Finding | None,
     data: Mapping[str, Any],
+    before: Mapping[str, Any],
     share: str,
     deadline_s: float,
 ) -> str:
@@ -93,9 +97,11 @@ def _save(
     # A child that hangs in the kernel is waited for a moment more before it is left behind.
     limits = [part * max(deadline_s - ABANDON_S, deadline_s / 4) for part in _PARTS]
     root = at_node(settings.site.root, node)
-    raw = evidence.read_again(root, limits[0]) | {"min_free_percent": str(settings.gate.min_free_percent)}
+    raw = evidence_read.read_again(root, limits[0]) | {"min_free_percent": str(settings.gate.min_free_percent)}
     masked = settings.observe.mask
-    chosen, said, made = evidence.choose(look, raw, about, now, masked=masked, timeout_s=limits[1])
+    chosen, said, made = evidence.choose(
+        look, raw, about, now, before=before.get("gpu"), masked=masked, timeout_s=limits[1]
+    )
     hide = mask_all if masked else (lambda told: told)
     measured = {"measured": json.dumps(hide(dict(data)), indent=1, default=str)} if data else {}
     if about.id.startswith("burnin."):
@@ -170,7 +176,7 @@ def _cut(files: dict[str, str]) -> list[str]:
     cut = []
     for name in sorted(files, key=lambda name: (not name.startswith("also-"), -len(files[name]))):
         size = sum(len(text.encode("utf-8", "replace")) for text in files.values())
-        limit = evidence.TEXT_BYTES
+        limit = evidence_read.TEXT_BYTES
         own = len(files[name].encode("utf-8", "replace"))
         if size > BUNDLE_BYTES - (64 << 10):
             limit = max(min(limit, own - (size - BUNDLE_BYTES + (64 << 10))), 0)

@@ -152,7 +152,7 @@ def _look(
     if finding is not None and plan.act == decide.DRAIN:
         from slurm_ext.hooks import act, bundle
 
-        saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, share=share)
+        saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, before=kept, share=share)
         done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved)
         words = "drained" if done.done else f"not drained: {done.reason}"
         acted = event._replace(data={**event.data, "bundle": bundle.words(saved, share)})

@@ -10,31 +10,19 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_ext.command import call_all_bounded, call_bounded
-from slurm_ext.config.model import Settings
+from slurm_ext.command import call_bounded
+from slurm_ext.gate import gpu_growth
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Facts, KernelLine, Probe
-from slurm_ext.gate.probes import PROLOG, Here
 from slurm_ext.hooks.evidence_mask import mask
+from slurm_ext.hooks.evidence_read import SYSTEM
 from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Finding
 
-#: One text is cut to so many bytes; no view of a node is longer.
-TEXT_BYTES = 256 << 10
-
 #: So many of the kernel's lines are kept, the newest.
 KERNEL_LINES = 2000
-
-#: Small files that a person or a rule of group system wants, with the role that they have there.
-_SYSTEM = {
-    "mdstat": "proc/mdstat",
-    "meminfo": "proc/meminfo",
-    "load": "proc/loadavg",
-    "fstab": "etc/fstab",
-    "mountinfo": "proc/self/mountinfo",
-}
 
 #: What tells a finding of group system, by the beginning of its id; the other views lie beside it. Others: all of them.
 _TOLD_BY = {
@@ -47,6 +35,19 @@ _TOLD_BY = {
     "memory.": ("memory_errors",),
     "host.memory": ("meminfo",),
 }
+
+#: The counters of a GPU whose growth may convict: our name -> nvidia-smi's.
+_COUNTERS = {
+    f"{ours}_us": f"clocks_event_reasons_counters.{theirs}"
+    for ours, theirs in (
+        ("hw_thermal", "hw_thermal_slowdown"),
+        ("power_brake", "hw_power_brake_slowdown"),
+        ("sw_thermal", "sw_thermal_slowdown"),
+    )
+}
+
+#: Findings that two readings tell.
+_OF_GROWTH = ("gpu.hw-", "gpu.sw-thermal")
 
 #: The first part of a finding's id -> the group that most likely tells it.
 _LIKELY = {"gpu": "gpu", "nvswitch": "kernel", "efa": "efa", "lustre": "lustre", "lnet": "lustre", "fs": "lustre"}
@@ -69,8 +70,14 @@ def likely(finding: Finding, facts: Facts) -> tuple[str, ...]:
     return (first, *(group for group in GROUPS if group != first))
 
 
-def captures(look: Look, raw: Mapping[str, str], finding: Finding, now: float) -> dict[str, Capture]:
-    """Return a capture of each group from what was seen. `now` in seconds since the epoch. Pure."""
+def captures(
+    look: Look, raw: Mapping[str, str], finding: Finding, now: float, before: Mapping[str, Any] | None = None
+) -> dict[str, Capture]:
+    """Return a capture of each group from what was seen. `now` in seconds since the epoch. Pure.
+
+    `before` is what the job's prolog kept of the GPUs.
+    """
+    before = before or {}
     facts = look.facts
     kernel = kmsg(facts.kernel or ())
     boot = {"boot_id": facts.boot_id} if facts.boot_id else {}
@@ -84,12 +91,14 @@ def captures(look: Look, raw: Mapping[str, str], finding: Finding, now: float) -
         run |= {"timed_out": facts.smi.timed_out, "elapsed_s": facts.smi.elapsed_s, "now": stamp(now)}
         if facts.links is not None and facts.links.state is not None and finding.id.startswith("gpu.nvlink"):
             smi["nvlink"] = facts.links.state
+        if finding.id.startswith(_OF_GROWTH) and (two := readings(before, gpu_growth.keep(facts.smi), now)):
+            smi = two
         if facts.boot_age_s is not None:
             run["boot_time"] = stamp(now - facts.boot_age_s)
     mounts = {"mounts": "\n".join(facts.mounts) + "\n"} if facts.mounts else {}
     of_lustre = _failed(facts.lustre, finding)
     recovery = {"smi_csv": facts.smi.text} if facts.smi is not None and facts.smi.text else {}
-    views = {role: raw[role] for role in (*_SYSTEM, "lsblk", "df", "df_inodes", "memory_errors") if raw.get(role)}
+    views = {role: raw[role] for role in (*SYSTEM, "lsblk", "df", "df_inodes", "memory_errors") if raw.get(role)}
     if facts.scratch:
         least = float(raw.get("min_free_percent", "0"))
         views["scratch"] = json.dumps(
@@ -110,6 +119,26 @@ def captures(look: Look, raw: Mapping[str, str], finding: Finding, now: float) -
         ),
         "more": Capture("more", {role: text for role, text in (views | mounts).items() if role not in roles}),
     }
+
+
+def readings(before: Mapping[str, Any], after: Mapping[str, Any], now: float) -> dict[str, str]:
+    """Return two readings of the GPUs' counters, when a job began and now, as nvidia-smi would print them. Pure.
+
+    `before` and `after` are what the gate keeps of them (gpu_growth.keep), `before` with its time `at_s`.
+    """
+    gpus, began = before.get("gpus"), before.get("at_s")
+    if not isinstance(gpus, Mapping) or type(began) not in (int, float) or not after:
+        return {}
+    tables = []
+    for at_s, counted in ((began, gpus), (now, after)):
+        lines = [", ".join(("index", "uuid", "driver_version", "timestamp", *_COUNTERS.values()))]
+        for name, one in counted.items():
+            told = [str(one.get(field, "[N/A]")) for field in _COUNTERS]
+            number = str(one.get("target", "")).partition(":")[2]
+            when = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(at_s))
+            lines.append(", ".join((number, str(name), str(one.get("driver", "")), when, *told)))
+        tables.append("\n".join(lines) + "\n")
+    return {"smi_csv": tables[0], "smi_csv_second": tables[1]}
 
 
 def run_times(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,104 +178,18 @@ def stamp(at_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
 
 
-def read_again(root: str, timeout_s: float) -> dict[str, str]:
-    """Read what the look has not kept, all parts at once within `timeout_s` seconds; a part that hangs is missing."""
-    works: dict[str, Callable[[], bytes]] = {
-        "efa": lambda: _efa(root),
-        "disks": lambda: json.dumps(_disks(root)).encode(),
-        "lustre": lambda: _lustre(root),
-        "instance_id": lambda: _text(root, "sys/class/dmi/id/board_asset_tag", 64),
-        "driver": lambda: _text(root, "proc/driver/nvidia/version", 4096),
-    }
-    for role, path in _SYSTEM.items():
-        works[role] = lambda path=path: _text(root, path, TEXT_BYTES)  # type: ignore[misc]
-    answers = call_all_bounded(works, timeout_s=timeout_s)
-    found = {name: answer.decode("utf-8", "replace") for name, answer in answers.items() if answer}
-    return {**found, **json.loads(found.pop("disks", "{}"))}
-
-
-def _text(root: str, name: str, limit: int) -> bytes:
-    try:
-        descriptor = os.open(os.path.join(root, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        parts, left = [], limit
-        while left > 0 and (part := stream.read(left)):
-            parts.append(part)
-            left -= len(part)
-    return b"".join(parts)
-
-
-def _efa(root: str) -> bytes:
-    from slurm_ext.gate import efa_live_read
-
-    tree = efa_live_read.read(root).tree
-    plain = {path: text if isinstance(text, str) else {"error": text.error} for path, text in tree.items()}
-    return json.dumps(plain, indent=0).encode()
-
-
-def _disks(root: str) -> dict[str, str]:
-    """Return the local disks as `lsblk -P` prints them, space as df does, and what the memory controllers counted."""
-    from slurm_ext.gate import system_quick
-
-    rows = []
-    for name in sorted(os.listdir(os.path.join(root, "sys/block"))[:512]):
-        if name.startswith("nvme"):
-            told = {
-                "NAME": name,
-                "TYPE": "disk",
-                "SIZE": str(int(_text(root, f"sys/block/{name}/size", 32) or b"0") * 512),
-                "RO": _word(root, f"sys/block/{name}/ro"),
-                "MODEL": _word(root, f"sys/class/nvme/{name.rpartition('n')[0]}/model"),
-                "STATE": _word(root, f"sys/class/nvme/{name.rpartition('n')[0]}/state"),
-            }
-            rows.append(" ".join(f'{key}="{value}"' for key, value in told.items()))
-    seen = system_quick.read(_here(root))
-    df = ["Filesystem 1024-blocks Used Available Capacity Mounted on"]
-    inodes = ["Filesystem Inodes IUsed IFree IUse% Mounted on"]
-    for one in (*seen.spaces, *((seen.shm,) if seen.shm is not None else ())):
-        sizes = f"{one.size >> 10} {one.used >> 10} {one.available >> 10} {one.used_percent:.0f}%"
-        df.append(f"{one.key or '-'} {sizes} {one.path}")
-        counts = f"{one.inodes} {one.inodes - one.inodes_free} {one.inodes_free} {one.inodes_percent:.0f}%"
-        inodes.append(f"{one.key or '-'} {counts} {one.path}")
-    return {
-        **({"lsblk": "\n".join(rows) + "\n"} if rows else {}),
-        **({"df": "\n".join(df) + "\n", "df_inodes": "\n".join(inodes) + "\n"} if len(df) > 1 else {}),
-        **({"memory_errors": json.dumps(seen.memory_errors)} if seen.memory_errors else {}),
-    }
-
-
-def _word(root: str, name: str) -> str:
-    return _text(root, name, 256).decode("utf-8", "replace").strip().replace('"', "")
-
-
-def _lustre(root: str) -> bytes:
-    """Return the state of Lustre's connections as a captured tree, nothing where none is mounted."""
-    from slurm_ext.gate import lustre_live, probe_lustre
-
-    mounts = probe_lustre.mounted(_text(root, "proc/self/mountinfo", TEXT_BYTES).decode("utf-8", "replace"))
-    if not mounts:
-        return b""
-    here = _here(root)
-    seen = probe_lustre.read(here, mounts)
-    tree = lustre_live.tree(here, seen)
-    plain: dict[str, Any] = {
-        path: said if isinstance(said, str) else {"error": said.error} for path, said in tree.items()
-    }
-    return json.dumps(plain | ({"sys/kernel/debug/lnet/nis": seen.nis} if seen.nis else {}), indent=0).encode()
-
-
-def _here(root: str) -> Here:
-    plain = Settings()
-    return Here(root, "", PROLOG, plain._replace(site=plain.site._replace(root=root)))
-
-
 def choose(
-    look: Look, raw: Mapping[str, str], finding: Finding, now: float, *, masked: bool, timeout_s: float
+    look: Look,
+    raw: Mapping[str, str],
+    finding: Finding,
+    now: float,
+    *,
+    before: Mapping[str, Any] | None = None,
+    masked: bool,
+    timeout_s: float,
 ) -> tuple[Capture, str, dict[str, Capture]]:
     """Return the capture that a replay tells the finding from, what the replay said ("same" where it does), and all captures."""
-    made = captures(look, raw, finding, now)
+    made = captures(look, raw, finding, now, before)
     if masked:
         made = {
             name: one._replace(texts={role: mask(text) for role, text in one.texts.items()})

@@ -15,7 +15,7 @@ from simulated_node import ROW, Node, csv, folders
 
 from slurm_ext.gate import local, replay
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import bundle, evidence, evidence_mask
+from slurm_ext.hooks import bundle, evidence, evidence_mask, evidence_read
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.lab import hardware
 from slurm_ext.verdict import Finding
@@ -167,6 +167,21 @@ def test_what_is_hidden_and_what_is_not(line, masked):
     assert json.loads(json.dumps(evidence_mask.mask_all({"a": [line]}))) == {"a": [masked]}
 
 
+def test_what_grew_over_a_job_is_replayed_from_both_readings(node):
+    counters = "clocks_event_reasons_counters.hw_thermal_slowdown"
+    began = look(node)
+    kept = {**began.kept, "gpu": {**began.kept["gpu"], "at_s": time.time() - 600}}
+    node.smi(csv({(3, counters): "400000000 us"}))
+    of_job = local.Job("77", 1000, ("3",), kept)
+    seen = local.look(node.settings, "n0", phase="epilog", job_window=None, deadline_s=20.0, job=of_job)
+    found = decisive(seen.verdict)
+    assert (found.id, found.target, found.action) == ("gpu.hw-thermal", "gpu:3", "drain")
+    path = save(node, seen, before=kept)
+    assert told(path)["replay"] == "same"
+    assert (replay.judge(str(path)).verdict, replay.judge(str(path)).rule) == ("fail", "gpu.hw-thermal")
+    assert told(save(node, seen))["replay"] != "same"  # with the last reading alone nobody can tell
+
+
 def test_the_state_of_lustre_is_kept(node):
     shutil.rmtree(node.root)
     hardware.build_root(node.root, ROW, "n0", "i-0123456789abcdef0", {"/fsx": "lustre"})
@@ -239,7 +254,7 @@ def test_a_share_that_hangs_is_given_up_within_the_deadline(node, monkeypatch):
 def test_a_tree_that_hangs_costs_its_own_part_alone(node, monkeypatch):
     FAULTS["gpu.xid-79"](node)
     seen = look(node)
-    monkeypatch.setattr(evidence, "_efa", lambda root: signal.pause())
+    monkeypatch.setattr(evidence_read, "_efa", lambda root: signal.pause())
     path = Path(bundle.save(node.settings, JOB, "n0", seen, deadline_s=8.0))
     assert told(path)["replay"] == "same"
     assert "efa tree" not in json.loads((path / "case.json").read_text())["also"]
