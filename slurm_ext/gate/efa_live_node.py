@@ -138,7 +138,9 @@ def ask_libfabric(root: str, patience_s: float) -> Asked:
     if tool is None:
         return Asked(missing=True)
     try:
-        ran = command.run([tool, "-p", "efa"], timeout_s=min(TOOL_S, patience_s), max_output_bytes=_TOOL_BYTES)
+        # Without FI_HMEM libfabric starts CUDA first (src/hmem.c): a look at EFA should not wake a GPU, or hang in its driver.
+        env = command.clean_env(FI_HMEM="system")
+        ran = command.run([tool, "-p", "efa"], timeout_s=min(TOOL_S, patience_s), env=env, max_output_bytes=_TOOL_BYTES)
     except CommandNotFoundError:
         return Asked(missing=True)
     return Asked(ran.stdout, ran.stderr, ran.timed_out, ran.truncated)

@@ -44,12 +44,14 @@ def parse_limits(text: str) -> Limit | None:
     for line in text.splitlines():
         if line.startswith("Max locked memory"):
             words = line[len("Max locked memory") :].split()
-            values = [
-                None if word == "unlimited" else int(word) if word.isascii() and word.isdigit() else -1
-                for word in words[:2]
-            ]
+            values = [None if word == "unlimited" else _count(word) for word in words[:2]]
             return Limit(*values) if len(values) == 2 and -1 not in values else None
     return None
+
+
+def _count(word: str) -> int:
+    """Return a number of at most 64 bits, -1 for any other word: Python refuses to read a number of thousands of digits."""
+    return int(word) if word.isascii() and word.isdecimal() and len(word) <= 20 else -1
 
 
 def judge_memlock(limit: Limit, propagated: bool | None) -> list[Judged]:
@@ -100,8 +102,8 @@ def judge_huge_pages(meminfo: str) -> list[Judged]:
     for line in meminfo.splitlines():
         key, _, value = line.partition(":")
         words = value.split()
-        if words and words[0].isascii() and words[0].isdigit():
-            numbers[key] = int(words[0])
+        if words and _count(words[0]) >= 0:
+            numbers[key] = _count(words[0])
     total, free = numbers.get("HugePages_Total"), numbers.get("HugePages_Free")
     if not total or free is None or free:
         return []

@@ -96,7 +96,14 @@ def test_what_slurm_conf_says_of_limits(conf, expected):
 def test_limits_of_proc():
     text = "Max open files   1 2 files\nMax locked memory         8388608              unlimited            bytes\n"
     assert efa_live_settings.parse_limits(text) == Limit(8388608, None)
-    for other in ("", "Max locked memory", "Max locked memory x y bytes", "Max locked memory 5"):
+    long = "9" * 5000
+    for other in (
+        "",
+        "Max locked memory",
+        "Max locked memory x y bytes",
+        "Max locked memory 5",
+        f"Max locked memory {long} 5",
+    ):
         assert efa_live_settings.parse_limits(other) is None
 
 
@@ -118,6 +125,7 @@ def test_slurmds_limit_is_read_and_nobody_elses(tmp_path):
         ("HugePages_Total: 0\nHugePages_Free: 0\n", False),
         ("HugePages_Total: 10\n", False),
         ("HugePages_Total: 10\nHugePages_Free: x\n", False),
+        ("HugePages_Total: " + "9" * 5000 + "\nHugePages_Free: 0\n", False),
         ("HugePages_Total: 10\nHugePages_Free: 1\n", False),
         ("HugePages_Total:   10\nHugePages_Free:    0\n", True),
     ],
