@@ -13,6 +13,7 @@ from slurm_ext.gate import (
     meanings_burnin,
     meanings_efa,
     meanings_gpu,
+    meanings_gpu_links,
     meanings_host,
     meanings_kernel,
     meanings_lustre,
@@ -24,6 +25,7 @@ from slurm_ext.gate.meanings_model import UNKNOWN, Meaning
 
 TABLES = (
     meanings_gpu.MEANINGS,
+    meanings_gpu_links.MEANINGS,
     meanings_kernel.MEANINGS,
     meanings_efa.MEANINGS,
     meanings_storage.MEANINGS,

@@ -28,6 +28,7 @@ Build = Callable[[Path, InstanceType, Mapping[str, str]], None]
 TYPE = "p5.48xlarge"
 NODE = "proof"
 KERNEL_LOG = "var/log/kmsg.log"
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 ANSWERS = "etc/fmslurm-prove"
 
 #: The job in whose name prolog and epilog look: nobody's on a real cluster.

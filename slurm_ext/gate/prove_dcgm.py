@@ -7,10 +7,9 @@ import time
 
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import dcgm_diag, slow_result
-from slurm_ext.gate.prove_bench import NODE, Bench
+from slurm_ext.gate.prove_bench import BOOT_ID, NODE, Bench
 from slurm_ext.gate.prove_model import Fixture
 from slurm_ext.gate.slow_result import DONE, Last
-from slurm_ext.lab.hardware import BOOT_ID
 from slurm_ext.verdict import FAIL
 
 _WARNING = {"warning": "GPU 3 has fallen off the bus", "error_id": 120, "error_category": 1, "error_severity": 2}
