@@ -133,9 +133,8 @@ def clock(seen: Seen, boot_before_s: Any) -> list[Judged]:
 def machine_checks(interrupts: str) -> list[Judged]:
     """Return what the row MCE of /proc/interrupts says: machine check exceptions of all processors since boot (x86)."""
     for line in interrupts.splitlines():
-        words = line.split()
-        if words[:1] == ["MCE:"]:
-            count = sum(int(word) for word in words[1:] if read_small.is_number(word))
+        if line.lstrip().startswith("MCE:"):  # a line has a word for each processor: only this one is taken apart
+            count = sum(int(word) for word in line.split()[1:] if read_small.is_number(word))
             said = f"{count} machine check exceptions since boot"
             return [judged(WARN, "host.machine-checks", "node", "warn", said)] if count else []
     return []
