@@ -27,6 +27,9 @@ MAX_BYTES = 1 << 20
 #: Which GPUs are the job's is asked only on a shared node, and may take so long (seconds).
 LIST_S = 2.0
 
+#: A program is so many generations below the step that started it, at most.
+GENERATIONS = 32
+
 #: Below the run folder: `DRIVER GROUP,GROUP`, the groups of fields that this driver does not know.
 REMEMBERED = "smi-without"
 
@@ -153,7 +156,26 @@ def _known(holder: GpuHolder) -> GpuHolder:
     except OSError:
         return holder
     job = next((part[4:] for part in parts if part.startswith("job_") and part[4:].isdecimal()), "")
-    return holder._replace(job=job, user=user)
+    return holder._replace(job=job or _step_above(holder.pid), user=user)
+
+
+def _step_above(pid: int) -> str:
+    """Return the job of the slurmstepd that started a program, where Slurm keeps no cgroups; empty where there is none."""
+    for _ in range(GENERATIONS):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+                front, _, back = stream.read(4096).rpartition(")")
+            if front.endswith("(slurmstepd") and os.stat(f"/proc/{pid}").st_uid == 0:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as stream:
+                    title = stream.read(256)  # slurmstepd: [JOB.STEP]
+                job = title.partition("[")[2].partition(".")[0]
+                return job if job.isdecimal() else ""
+            pid = int(back.split()[1])
+        except (OSError, ValueError, IndexError):
+            return ""
+        if pid < 2:
+            break
+    return ""
 
 
 def links(root: str, patience_s: float) -> Mapping[str, Question]:

@@ -82,7 +82,11 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         smi=answer,
         holders=holders,
         links=linked,
-        left=_left(root, run_dir, answer, holders, patience_s - (time.monotonic() - began)) if want.left else None,
+        left=_left(
+            root, run_dir, answer, holders, patience_s - (time.monotonic() - began), "" if here is None else here.job_id
+        )
+        if want.left
+        else None,
         kernel=None
         if kernel is None
         else tuple(line for r in kernel if (line := kernel_log.parse_line(r)) is not None),
@@ -113,12 +117,12 @@ def _loads(answer: bytes | None) -> Any:
 
 
 def _left(
-    root: str, run_dir: str, first: Smi | None, holders: tuple[GpuHolder, ...] | None, left_s: float
+    root: str, run_dir: str, first: Smi | None, holders: tuple[GpuHolder, ...] | None, left_s: float, job_id: str
 ) -> tuple[Smi | None, tuple[GpuHolder, ...] | None] | None:
     """Look again at what seems to be left on GPUs: a program that ends, or one that begins, is seen halfway by one look."""
     from slurm_ext.gate import gpu_left
 
-    if left_s < SETTLE_S + 1.0 or not gpu_left.doubtful(first, holders):
+    if left_s < SETTLE_S + 1.0 or not gpu_left.doubtful(first, holders, job_id=job_id):
         return None
     time.sleep(SETTLE_S)  # the driver gives memory back in its own time, and tells nobody
     left_s -= SETTLE_S

@@ -15,17 +15,17 @@ from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 Holders = tuple[GpuHolder, ...] | None
 
 
-def doubtful(smi: Smi | None, holders: Holders) -> bool:
+def doubtful(smi: Smi | None, holders: Holders, *, job_id: str) -> bool:
     """Return whether something seems left, so that a second look is worth its time."""
-    return bool(strangers(holders or (), job_id="", any_job=True)) or bool(_full(smi, holders))
+    return bool(strangers(holders or (), job_id=job_id)) or bool(_full(smi, holders))
 
 
-def strangers(holders: Sequence[GpuHolder], *, job_id: str, any_job: bool = False) -> list[GpuHolder]:
-    """Return the programs that are neither a service of the node nor another job's; with `any_job` no job's at all counts."""
+def strangers(holders: Sequence[GpuHolder], *, job_id: str) -> list[GpuHolder]:
+    """Return the programs that are neither a service of the node nor another job's than `job_id` (empty: any job's)."""
     return [
         holder
         for holder in holders
-        if not serves(holder.name, holder.user) and (any_job or not holder.job or holder.job == job_id)
+        if not serves(holder.name, holder.user) and (not holder.job or holder.job == job_id)
     ]
 
 
@@ -50,7 +50,7 @@ def after(facts: Facts, *, job_id: str, job_uid: int, whole_node: bool, compute_
     and with memory of its own, where whoever holds memory is on the list.
     """
     if facts.left is None:
-        if not doubtful(facts.smi, facts.holders):
+        if not doubtful(facts.smi, facts.holders, job_id=job_id):
             return []
         again: tuple[Smi | None, Holders] = (None, None)
     else:

@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from slurm_ext.gate.model import Judged, Smi
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
+#: Of another job's GPU these say no more than that it is used.
+_IN_USE = ("gpu.leftover-processes", "gpu.processes-unattributed", "gpu.memory-in-use", "gpu.memory-leak")
+
 
 def mine(
     smi: Smi | None,
@@ -59,6 +62,8 @@ def narrow(items: Sequence[Judged], smi: Smi | None, pcis: frozenset[str] | None
         pci = target[4:] if target.startswith("gpu@") else pci_of.get(target, "")
         if not pci or pci in pcis or item.verdict == PASS:
             narrowed.append(item)
+            continue
+        if item.finding.id in _IN_USE:
             continue
         evidence = (*item.finding.evidence, "this GPU is not one of the job's")
         narrowed.append(Judged(item.finding._replace(evidence=evidence), WARN))

@@ -88,40 +88,44 @@ def look(
 
 
 def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s: float) -> list[Judged]:
-    """Return what the facts say for this job, or for the node where nobody's job is in view."""
-    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < len(facts.smi.gpus)
-    about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
-    items = rules.judge(facts, settings, catalogue.find(facts.instance_type), about)
-    if here.phase == probes.EPILOG:
-        items += rules.enabled(_of_the_job(facts, job, here.window, at_s), settings.gate.disabled)
-    if not shared:
-        return items
-    from slurm_ext.gate import ask_smi, gpu_scope
-
-    if not gpu_scope.is_matter(items):
-        return items
-    minors = ask_smi.minors(here.root) if any(word.isdecimal() for word in job.gpus) else None
-    instances = ask_smi.instances(here.root) if any(word.startswith("MIG-") for word in job.gpus) else None
-    return gpu_scope.narrow(items, facts.smi, gpu_scope.mine(facts.smi, job.gpus, minors=minors, instances=instances))
-
-
-def _of_the_job(facts: Facts, job: Job, window: tuple[float, float] | None, at_s: float) -> list[Judged]:
-    """Return what the job's own time shows: counters that grew, and the kernel's words that name it.
+    """Return what the facts say for this job, or for the node where nobody's job is in view.
 
     `at_s`: when the look began, in seconds since the epoch.
     """
-    items: list[Judged] = []
-    kept = job.baseline.get("gpu") or {}
-    if isinstance(kept.get("gpus"), Mapping):
-        began = kept.get("at_s")
-        interval_s = at_s - began if isinstance(began, (int, float)) and began < at_s else None
-        items += gpu_growth.judge_growth(kept["gpus"], gpu_growth.keep(facts.smi), interval_s)
-    if window is not None and facts.kernel is not None and job.job_id:
+    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < len(facts.smi.gpus)
+    about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
+    items = rules.judge(facts, settings, catalogue.find(facts.instance_type), about)
+    said: Sequence[str] = ()
+    if here.phase == probes.EPILOG:
+        items += rules.enabled(_growth(facts, job, at_s), settings.gate.disabled)
+        if here.window is not None and facts.kernel is not None and job.job_id:
+            told = collect.within(facts.kernel, *here.window, collect.boot_time_s(facts, at_s))
+            said = [text for text in told if "Xid" in text]
+    pcis = None
+    if shared:
+        from slurm_ext.gate import ask_smi, gpu_scope
+
+        if not said and not gpu_scope.is_matter(items):
+            return items
+        minors = ask_smi.minors(here.root) if any(word.isdecimal() for word in job.gpus) else None
+        instances = ask_smi.instances(here.root) if any(word.startswith("MIG-") for word in job.gpus) else None
+        pcis = gpu_scope.mine(facts.smi, job.gpus, minors=minors, instances=instances)
+        items = gpu_scope.narrow(items, facts.smi, pcis)
+    if said and not (shared and pcis is None):  # whose GPU it was must be known to name a job
         from slurm_ext.gate import kernel_job
 
-        said = collect.within(facts.kernel, *window, collect.boot_time_s(facts, at_s))
-        items += kernel_job.judge(said, job.job_id)
+        items += rules.enabled(kernel_job.judge(said, job.job_id, pcis), settings.gate.disabled)
     return items
+
+
+def _growth(facts: Facts, job: Job, at_s: float) -> list[Judged]:
+    """Return which counters of the GPUs grew since the job began."""
+    kept = job.baseline.get("gpu") or {}
+    if not isinstance(kept.get("gpus"), Mapping):
+        return []
+    began = kept.get("at_s")
+    interval_s = at_s - began if isinstance(began, (int, float)) and began < at_s else None
+    return gpu_growth.judge_growth(kept["gpus"], gpu_growth.keep(facts.smi), interval_s)
 
 
 def check(

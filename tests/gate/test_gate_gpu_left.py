@@ -104,8 +104,11 @@ def test_before_a_job_it_is_a_warning():
 
 
 def test_when_a_second_look_is_worth_its_time():
-    assert not gpu_left.doubtful(CLEAN, ())
-    assert not gpu_left.doubtful(None, None)
-    assert not gpu_left.doubtful(CLEAN, (holder(name="nv-hostengine", user=0, job=""),))
-    assert gpu_left.doubtful(CLEAN, (holder(),))
-    assert gpu_left.doubtful(FULL, ())
+    assert not gpu_left.doubtful(CLEAN, (), job_id="7")
+    assert not gpu_left.doubtful(None, None, job_id="7")
+    assert not gpu_left.doubtful(CLEAN, (holder(name="nv-hostengine", user=0, job=""),), job_id="7")
+    assert not gpu_left.doubtful(CLEAN, (holder(job="8"),), job_id="7")
+    assert not gpu_left.doubtful(CLEAN, (holder(job="8"),), job_id="")
+    assert gpu_left.doubtful(CLEAN, (holder(),), job_id="7")
+    assert gpu_left.doubtful(CLEAN, (holder(job=""),), job_id="")
+    assert gpu_left.doubtful(FULL, (), job_id="")

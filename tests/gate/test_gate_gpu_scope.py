@@ -67,6 +67,13 @@ def test_what_is_no_known_gpu_decides_for_every_job(target):
     assert gpu_scope.narrow([item], NODE, frozenset({PCI[0]})) == [item]
 
 
+@pytest.mark.parametrize("id_", ["gpu.leftover-processes", "gpu.memory-in-use", "gpu.memory-leak"])
+def test_that_another_jobs_gpu_is_in_use_is_no_news(id_):
+    item = judged(WARN, id_, "gpu:5", "warn", "x")
+    assert gpu_scope.narrow([item], NODE, frozenset({PCI[0]})) == []
+    assert gpu_scope.narrow([item], NODE, frozenset({PCI[5]})) == [item]
+
+
 def test_a_note_stays_a_note():
     note = judged(PASS, "gpu.xid-31", "gpu:5", "none", "x")
     assert gpu_scope.narrow([note], NODE, frozenset({PCI[0]})) == [note]

@@ -100,6 +100,13 @@ def test_the_kernels_words_that_name_a_job():
     assert "gpu@0000:53:00, gpu@0000:64:00" in found["job.xid-31"].finding.evidence[1]
 
 
+def test_only_what_is_on_the_jobs_own_gpus_names_it():
+    texts = [xid(31), xid(13, pci="0000:64:00")]
+    found = kernel_job.judge(texts, "12", frozenset({"0000:64:00"}))
+    assert [item.finding.id for item in found] == ["job.xid-13"]
+    assert kernel_job.judge(texts, "12", frozenset()) == []
+
+
 @given(st.lists(st.text(max_size=60)), st.text(max_size=12))
 def test_noise_names_no_job(texts, job):
     assert conclude(kernel_job.judge(texts, job)).verdict in VERDICTS

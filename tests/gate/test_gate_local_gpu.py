@@ -249,6 +249,39 @@ def test_an_xid_in_the_jobs_time_names_the_job_and_drains_nothing(node):
     }
 
 
+def test_an_xid_names_the_job_whose_gpu_it_was_on(node):
+    node.kernel("NVRM: Xid (PCI:0000:53:00): 31, pid=4242, name=python3, Ch 00000010, MMU Fault")
+    assert "job.xid-31" in gpu_ids(node.look("epilog", gpus=("0",)))
+    assert "job.xid-31" not in gpu_ids(node.look("epilog", gpus=("3",)))
+    assert "job.xid-31" not in gpu_ids(node.look("epilog", gpus=("GPU-not-here",)))
+
+
+def test_a_program_below_a_slurmstepd_is_its_jobs(monkeypatch, tmp_path):
+    tree = {10: ("python3", 9, 1000, ""), 9: ("bash", 8, 1000, ""), 8: ("slurmstepd", 1, 0, "slurmstepd: [77.0]\0")}
+    tree |= {
+        20: ("python3", 19, 1000, ""),
+        19: ("slurmstepd", 1, 1000, "slurmstepd: [78.0]\0"),
+        30: ("odd) name", 1, 0, ""),
+    }
+    for pid, (name, parent, _, title) in tree.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} ({name}) S {parent} 1 1 0")
+        (tmp_path / f"{pid}/cmdline").write_text(title)
+        (tmp_path / f"{pid}/cgroup").write_text("0::/system.slice/slurmd.service\n")
+
+    class Owner:
+        def __init__(self, path):
+            self.st_uid = tree[int(Path(path).name)][2]
+
+    opened = open
+    monkeypatch.setattr(
+        "builtins.open", lambda path, *a, **k: opened(str(path).replace("/proc/", f"{tmp_path}/"), *a, **k)
+    )
+    monkeypatch.setattr(ask_smi.os, "stat", Owner)
+    jobs = {pid: ask_smi._known(ask_smi.GpuHolder(pid)).job for pid in (10, 20, 30, 8)}
+    assert jobs == {10: "77", 20: "", 30: "", 8: "77"}  # a user's own program of that name is none of Slurm's
+
+
 def test_an_xid_on_a_gpu_of_another_job(node):
     node.kernel("NVRM: Xid (PCI:0000:53:00): 95, pid=4242, name=python3, Uncontained")
     assert node.look("epilog", gpus=("0",)).verdict.verdict == FAIL
