@@ -16,10 +16,16 @@ from slurm_ext.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(id_: str, as_json: bool) -> None:
     """Say what ID means: a finding (gpu.xid-79), a rule of `fmslurm why`, or a configuration key (gate.deadline_s)."""
-    found = finding(id_) or _key(id_) or _signature(id_)
-    if found is None:
-        raise unknown(id_, [*_closest(id_, [*_finding_ids(id_), *_keys(), *_signatures()]), *_finding_ids(id_)])
-    say(found, as_json=as_json)
+    found = [one for one in (finding(id_), _key(id_), _signature(id_), _rule(id_)) if one is not None]
+    if not found:
+        raise unknown(
+            id_, [*_closest(id_, [*_finding_ids(id_), *_keys(), *_signatures(), *_rules()]), *_finding_ids(id_)]
+        )
+    if as_json:
+        say({**found[0], "also": found[1:]}, as_json=True)
+        return
+    for one in found:
+        say(one, as_json=False)
 
 
 def say(found: dict[str, Any], *, as_json: bool) -> None:
@@ -129,6 +135,19 @@ def _signature(id_: str) -> dict[str, Any] | None:
         "action": row.advice,
         "pages": [row.source] if row.source else [],
     }
+
+
+def _rules() -> list[str]:
+    from slurm_ext.resume.rule_meanings import RULES
+
+    return [rule for rule in RULES if not rule.startswith("-")]
+
+
+def _rule(id_: str) -> dict[str, Any] | None:
+    from slurm_ext.resume.rule_meanings import of_rule
+
+    means = of_rule(id_)
+    return {"id": id_, "kind": "rule of fmslurm why", "means": means} if means else None
 
 
 def _closest(id_: str, known: list[str]) -> list[str]:

@@ -57,6 +57,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, UntrustedFileError):
         return PASS  # another look runs, or there is no place to say that this one does
+    if settings.gate.disabled:
+        from slurm_ext.hooks import disabled
+
+        disabled.tell(settings, node, settings.site.share or share)
     slurmd = registered.above()
     asks = registered.may_ask(run_dir, slurmd)
     _look(settings, node, settings.site.share or share, mode, run_dir, seen.off, asks=asks)

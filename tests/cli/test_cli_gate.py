@@ -117,6 +117,8 @@ def test_list_names_every_check_once_with_its_state(site: Path, capsys: pytest.C
         (["explain", "gate.deadline_s"], ["configuration key", "default:   10"]),
         (["explain", "gate"], ["configuration section"]),
         (["explain", "teardown.peer"], ["rule of fmslurm why", "never decides"]),
+        (["explain", "kernel.hardware"], ["rule of fmslurm why", "hardware fault"]),
+        (["explain", "slurm.node-fail"], ["(finding)", "(rule of fmslurm why)"]),
         (["explain", "nvswitch.sxid-12028"], ["SXid 12028"]),
     ],
 )
