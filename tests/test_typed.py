@@ -139,8 +139,8 @@ def test_copies_and_pickles_are_equal() -> None:
             pytest.fail("no match")
 
 
-@pytest.mark.parametrize("hook", ["prolog", "epilog", "health", "task_prolog"])
-def test_no_hook_imports_typing(hook: str) -> None:
+@pytest.mark.parametrize("hook", ["prolog", "epilog", "task_prolog"])
+def test_no_hook_of_a_job_imports_typing(hook: str) -> None:
     if sys.version_info >= (3, 14):
         pytest.skip("this Python makes records by typing")
     root = Path(__file__).resolve().parent.parent
