@@ -10,7 +10,7 @@ from slurm_ext.gate.model import Facts, Judged, Probe, judged
 from slurm_ext.gate.probes import PROLOG
 from slurm_ext.gate.smi import quiet
 from slurm_ext.typed import NamedTuple
-from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: A GPU that nobody uses holds less than this (MiB): the driver's own share. See gpu_process_rules.
 IDLE_MEMORY_MIB = 1024
@@ -72,7 +72,10 @@ def _gpus(facts: Facts, row: InstanceType | None) -> list[Judged]:
         return []
     from slurm_ext.gate import gpu_rules  # here: healthy GPUs need no rule, and a hook pays for what it imports
 
-    return gpu_rules.judge(facts.smi, expected_gpus=expected, boot_age_s=facts.boot_age_s)
+    items = gpu_rules.judge(facts.smi, expected_gpus=expected, boot_age_s=facts.boot_age_s)
+    # Under MIG the driver never tells of remapped rows. A site that runs MIG must not have every job held up for it; the
+    # GPU's ECC errors and its recovery action were read.
+    return [item._replace(verdict=PASS) if item.finding.id == "gpu.remap-unreadable" else item for item in items]
 
 
 def _held(facts: Facts, row: InstanceType | None, job: Job) -> list[Judged]:

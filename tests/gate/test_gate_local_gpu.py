@@ -212,6 +212,22 @@ def test_a_job_of_mig_instances_is_told_by_the_list(node):
     assert node.look(gpus=("MIG-abc",)).verdict.verdict == WARN
 
 
+def test_a_node_under_mig_is_told_and_held_up_for_nothing(node):
+    rows = {
+        n: {"mig.mode.current": "Enabled", "remapped_rows.pending": "[N/A]", "remapped_rows.failure": "[N/A]"}
+        for n in range(8)
+    }
+    node.say("cards", answer(change=rows))
+    node.say("links", "".join(f"GPU {n}: NVIDIA H100\n" for n in range(8)))
+    for phase in ("prolog", "epilog", "health"):
+        seen = node.look(phase)
+        assert seen.verdict.verdict == WARN, seen.verdict
+        assert {f.id for f in seen.verdict.findings if f.id.startswith("gpu.")} == {
+            "gpu.mig-enabled",
+            "gpu.remap-unreadable",
+        }
+
+
 def test_a_link_that_is_down_fails_after_the_job_and_between_jobs(node):
     node.say("links", LINKS.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>", 1))
     assert gpu_ids(node.look("prolog")) == []
