@@ -128,7 +128,13 @@ OWN: tuple[Check, ...] = (
         "fail, drain; a hang is unknown",
         cost=MOUNTS,
     ),
-    Check("clock.unsynchronised", "no daemon disciplines the clock", "warn", cost="one system call"),
+    Check(
+        "clock.unsynchronised",
+        "no daemon disciplines the clock",
+        "warn",
+        (EPILOG, HEALTH),
+        "one system call",
+    ),
 )
 
 
