@@ -21,6 +21,7 @@ EBS_MODEL = "Elastic Block Store"
 _SIZE_SHARE = 0.06
 
 _NVME = pattern(r"(?:/dev/)?(nvme\d+n\d+)")
+_DEVICE = pattern(r"(?:/\S*|(?:nvme|sd|vd|xvd|md|loop|dm-|sr|zram|ram|nbd|hd|mmcblk|fd)\S*|[\w.-]+-[\w.-]+|\[SWAP\])")
 _TYPES = (
     "disk",
     "part",
@@ -143,9 +144,13 @@ def _table_rows(text: str) -> list[dict[str, object]] | None:
     at_ro = heads.index("RO") if "RO" in heads else None
     if not ({"NAME", "KNAME", "PATH", "Node"} & set(heads)) and not any(_NVME.search(line) for line in lines):
         return None
+    headed = bool({"NAME", "KNAME", "PATH", "Node"} & set(heads))
     rows: list[dict[str, object]] = []
     for line in lines[1:] if {"NAME", "KNAME", "PATH", "Node"} & set(heads) else lines:
         words = line.strip("├─└│|`- ").split()
+        sized = len(words) == 1 or any(word in _TYPES or size_bytes(word) is not None for word in words[1:])
+        if not headed and words and not (_DEVICE.fullmatch(words[0]) and sized):
+            return None  # a text that names a disk somewhere is no list of disks
         if not words or (line.lstrip().startswith("/") and not line.startswith("/dev/")) or set(line) <= set("- "):
             continue  # a second mount point, or a rule below the header
         kind = next((word for word in words[1:] if word in _TYPES), None)

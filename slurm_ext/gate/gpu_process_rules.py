@@ -85,7 +85,7 @@ def parse_apps(text: str) -> tuple[list[Holder], bool] | None:
         else:
             row = _guessed(cells)
         if row is None:
-            return (holders, False) if holders or names else None
+            return (holders, False) if names or (holders and line is lines[-1]) else None
         holders.append(row)
     return holders, True
 
@@ -108,7 +108,12 @@ def _named(cells: list[str], names: Sequence[str]) -> Holder | None:
 def _guessed(cells: Sequence[str]) -> Holder | None:
     """Return a row without its header by the form of its cells: the first bare number is the process."""
     pid = next((int(cell) for cell in cells if cell.isdecimal()), None)
-    if pid is None or len(cells) < 2:
+    told = any(cell.endswith("MiB") or cell == "[N/A]" or _ADDRESS.fullmatch(cell) for cell in cells)
+    if (
+        pid is None
+        or len(cells) < 2
+        or not (told or (len(cells) < 5 and cells[0].isdecimal() and "/" in "".join(cells)))
+    ):
         return None
     pci = next((pci_address(cell) for cell in cells if _ADDRESS.fullmatch(cell)), "")
     memory = next((cell for cell in cells if cell.endswith("MiB") or cell == "[N/A]"), "")

@@ -60,6 +60,8 @@ _LONG: Mapping[str, str] = {
 }
 #: `%all` gives some hundred columns; a line of more words is no row.
 _COLUMNS_MAX = 256
+#: The most columns of sinfo and squeue where nothing else is asked for (`squeue -l`).
+_WORDS_MAX = 9
 #: Columns of free text, the likeliest first.
 _FREE = ("REASON", "NODELIST(REASON)", "NAME", "COMMENT", "COMMAND", "WORK_DIR", "EXTRA")
 _HEADER_KEYS = frozenset(("NODELIST", "HOSTNAMES", "STATE", "ST", "JOBID", "NODELIST(REASON)", "REASON"))
@@ -72,6 +74,8 @@ _REASONS = frozenset(
         *("jobheldadmin", "jobhelduser", "prolog", "timelimit", "nonzeroexitcode", "nodedown"),
     )
 )
+#: A cell that is a state as Slurm prints it: in capitals or without any, in one word.
+_STATE = re.compile(r"(?:[A-Z_+]+|[a-z_+]+)[*~#!%$@^+-]*(?: by \d+)?")
 _NAMES = re.compile(r"S:C:T|[A-Z][A-Z_]*(?:\([A-Z/]+\))?|%[A-Za-z]")
 
 
@@ -242,13 +246,29 @@ def _guess(lines: Sequence[str], is_state: Callable[[str], bool]) -> Table:
         whole = [cells for cells in split if len(cells) == width]
         unread = tuple(line for line, cells in zip(lines, split, strict=True) if len(cells) != width)
         state = next(
-            (at for at in range(min(width, _COLUMNS_MAX)) if all(is_state(cells[at]) for cells in whole)), None
+            (
+                at
+                for at in range(min(width, _COLUMNS_MAX))
+                if all(_STATE.fullmatch(cells[at]) and is_state(cells[at]) for cells in whole)
+            ),
+            None,
         )
         if not 2 <= width <= _COLUMNS_MAX or state is None or (best is not None and len(unread) >= len(best.unread)):
             continue
+        if len(unread) > 1 and len(unread) * 4 > len(lines):
+            continue  # what mostly fits no column is no table
+        if not separator and width > 3 and not _counts(whole):
+            continue  # prose: sinfo and squeue give a count or a time in each row
         names = _guess_names(whole, state)
         best = Table(tuple(dict(zip(names, cells, strict=True)) for cells in whole), unread)
     return best or Table(unread=tuple(lines))
+
+
+def _counts(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether one column of all rows holds numbers or times, and the rows are no longer than those of the tools."""
+    return len(rows[0]) <= _WORDS_MAX and any(
+        all(re.fullmatch(r"[\d:-]*\d[\d:-]*", row[at]) for row in rows) for at in range(len(rows[0]))
+    )
 
 
 def _separators(lines: Sequence[str]) -> list[str]:

@@ -100,3 +100,65 @@ def test_a_long_line_takes_time_by_its_length(group, role, beginning, unit):
     """Quadratic time would be minutes here, and the test run's own limit ends it."""
     text = beginning + unit * (200_000 // len(unit)) + "\n"
     assert replay.judge_case(Case("/c", group, "p5.48xlarge", {role: text}, {})).verdict in VERDICTS
+
+
+#: Words that stand in faults, in no order: nothing that is made of them is an answer of a tool.
+WORDS = (  # noqa: SIM905
+    "NVRM: Xid (PCI:0000:53:00): 79, GPU has fallen off the bus NCCL INFO Using network Socket FAIL error ERROR I/O"
+    " nvme0n1 dev sector lost State=DOWN Reason=Not responding JobState=NODE_FAIL FailedNode=gpu-1 evicted md0 inactive"
+    " active (failed) 100% / /dev/sda1 0 D Z <defunct> python3 root Unknown Error ERR! Link 0: 25 GB/s GPU 0: efa Failed"
+    " process command : , . ; - 2026-07-14 [ 1.0] kernel: hello mlx5_0 timeout EDAC UE remount"
+).split()
+ROLES = {
+    "gpu": ("smi_q_xml", "smi_q_text", "smi_csv", "smi_table", "topo", "stdout"),
+    "efa": ("tree", "fi_info", "rdma_link", "lspci"),
+    "lustre": ("tree", "lnet", "df", "mounts"),
+    "perf": ("perf_log",),
+    "slurm": ("scontrol_node", "scontrol_job", "sinfo", "squeue"),
+    "system": ("ps", "compute_apps", "df", "findmnt", "lsblk", "mdstat", "chronyc", "systemctl", "meminfo", "events"),
+}
+LINES = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=14).map(" ".join), min_size=1, max_size=5)
+
+
+@given(st.sampled_from([(group, role) for group, roles in ROLES.items() for role in roles]), LINES)
+def test_noise_convicts_nobody(asked, lines):
+    group, role = asked
+    text = "".join(f"{line}\n" for line in lines)
+    told = replay.judge_case(Case("/c", group, "p5.48xlarge", {role: text}, {"jobs_on_node": []}))
+    assert told.verdict != "fail", told
+
+
+@pytest.mark.parametrize(
+    ("group", "role", "text"),
+    [
+        ("system", "lsblk", "remount nvme0n1 has failed\nUsing nvme1n1\n"),
+        ("system", "compute_apps", " 79, infiniband responding\n ERR! remount\n"),
+        (
+            "slurm",
+            "sinfo",
+            "command NCCL world aborting process Z hello Error failed mlx5_0\nJobState=NODE_FAIL to md0\n",
+        ),
+        ("slurm", "squeue", "mlx5_0 JobState=NODE_FAIL failed Error [ 0: world FailedNode=gpu-1\n"),
+    ],
+)
+def test_prose_is_no_table(group, role, text):
+    assert replay.judge_case(Case("/c", group, "p5.48xlarge", {role: text}, {"jobs_on_node": []})).verdict in (
+        "unknown",
+        "pass",
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "role", "text", "expected"),
+    [
+        ("system", "lsblk", "nvme0n1 259:0 0 200G 0 disk\nnvme1n1 259:1 0 3.5T 0 disk\n", "fail"),
+        ("system", "compute_apps", "10291, /opt/tools/memhog, 2566\n", "fail"),
+        ("system", "compute_apps", "10291, /opt/tools/memhog, 2566 MiB\n", "fail"),
+        ("slurm", "sinfo", "gpu* up infinite 2 idle gpu-[1-2]\ngpu* up infinite 1 down* gpu-3\n", "fail"),
+        ("slurm", "sinfo", "gpu-1 idle\ngpu-2 down\n", "fail"),
+        ("slurm", "squeue", "4711 gpu train user1 R 1:02 2 gpu-[1-2]\n", "pass"),
+    ],
+)
+def test_tables_without_a_header_are_read(group, role, text, expected):
+    told = replay.judge_case(Case("/c", group, "p5.48xlarge", {role: text}, {"jobs_on_node": []}))
+    assert told.verdict == expected
