@@ -2,8 +2,8 @@
 
 Most are noise as nodes have it; some are the driver's own, some say the same but were written by a user's program, some are
 damaged. Forms: raw /dev/kmsg records, dmesg in its time styles (dmesg(1)), `dmesg -x`, `journalctl -k` as text and as JSON,
-syslog files of RFC 3164 and RFC 5424. Who writes `kernel:` with logger(1) into a syslog file, or a record of facility 0 into
-/dev/kmsg (which takes root), cannot be told from the kernel by anybody, and is not among them.
+syslog files of RFC 3164 and RFC 5424. Who writes `kernel:` with logger(1) into a syslog file cannot be told from the kernel by
+anybody, and is not among them; into /dev/kmsg no program can write records of facility 0 (Documentation/ABI/testing/dev-kmsg).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from folder_slurm import FolderSlurm
 from slurm_ext import shared
 from slurm_ext.config.model import MODES, Settings
 from slurm_ext.config.modes import Heartbeat, Off, effective_mode
-from slurm_ext.hooks import act, decide, jobfile, prolog
+from slurm_ext.hooks import act, decide, jobfile, marks, prolog
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, STOP_JOB
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.slurm import site_policy
@@ -124,6 +124,29 @@ def test_when_the_breaker_is_open(
     (after,) = slurm.jobs(["7"])
     assert expand(after.excluded_nodes) == excluded
     assert not any(node.drained for node in slurm.nodes())
+
+
+def test_a_partner_that_drains_in_its_stead_does_not_go_round_the_breaker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The breaker stopped the partner that had claimed the drain: to exit 1 for its claim would be a drain all the same."""
+    (tmp_path / "share/ledger").mkdir(mode=0o755, parents=True)
+    plain = Settings()
+    mine = plain._replace(
+        site=plain.site._replace(share=str(tmp_path / "share"), run_dir=str(tmp_path / "run"), log_dir=str(tmp_path)),
+        drain=plain.drain._replace(max_per_hour=0, max_percent_per_hour=0.0, first_boot_budget=0),
+    )
+    slurm = FolderSlurm.create(tmp_path / "slurm", ("n0", "n1"), [Job("7", partition="gpu", state="RUNNING")])
+    monkeypatch.setattr(act, "connect", lambda *_a, **_k: slurm)
+    partner = JOB._replace(node="n1", nodes=("n0", "n1"))
+    assert marks.claim_drain(mine.site.share, partner, "n0") == "n1"
+    plan = decide.Plan(DRAIN, "x", "x.y", Finding("x.y", "node", "drain", ("z",)))
+    passed = prolog.Passed(plan, (), {}, boot_id="boot")
+    assert prolog._drain(JOB, mine, mine.site.share, passed, "burnin", {})[0] == 0
+    # Where the partner did drain it, the node fails at once.
+    slurm.set_node("n0", flags=("DRAIN",), reason="fmslurm: x.y node: z")
+    slurm.set_job("7", state="RUNNING", flags=(), restarts=0)
+    assert prolog._drain(JOB, mine, mine.site.share, passed, "burnin", {})[0] == 1
 
 
 @pytest.mark.parametrize(
