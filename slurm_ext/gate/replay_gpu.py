@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_ext.aws import catalogue
+from slurm_ext.aws import gpu_types
 from slurm_ext.captured import Case
 from slurm_ext.gate import gpu_nvlink, gpu_rules, smi, smi_forms, smi_table
 from slurm_ext.gate.model import Judged, Smi, judged
@@ -12,9 +12,6 @@ from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 _ANSWERS = ("smi_q_xml", "smi_q_text", "smi_csv", "smi_csv_loaded", "stdout")
 _QUERY = pattern(r"--query-gpu[= ](\S+)")
 _NO_TOOL = ("command not found", "No such file or directory", "not found")
-
-#: Families of EC2 types whose instances may have NVIDIA GPUs.
-_GPU_FAMILIES = ("p", "g")
 
 
 def judge(case: Case) -> list[Judged]:
@@ -32,7 +29,9 @@ class _Reader:
         now, boot = case.time_s("now"), case.time_s("boot_time")
         self.boot_age_s = now - boot if now is not None and boot is not None else None
         told = case.context.get("expected_gpus")
-        self.expected = told if isinstance(told, int) and not isinstance(told, bool) else case.expected_gpus
+        has = case.expected_gpus or gpu_types.gpu_count(case.instance_type)
+        self.none_there = has == 0
+        self.expected = told if isinstance(told, int) and not isinstance(told, bool) else has or None
 
     def _texts(self) -> dict[str, str]:
         """Return the texts, with stdout under the role that its command or its form gives it."""
@@ -123,14 +122,12 @@ class _Reader:
 
     def _none_expected(self, items: list[Judged]) -> list[Judged]:
         """Return the findings, none of them a fault where a type without GPUs has no nvidia-smi and no driver."""
-        kind = self.case.instance_type
-        without = "." in kind and not kind.startswith(_GPU_FAMILIES) and catalogue.find(kind) is None
         absent = ("gpu.driver-not-loaded", "gpu.missing", "gpu.smi-failed")
-        if without and items and all(item.finding.id in absent and item.verdict != FAIL for item in items):
+        if self.none_there and items and all(item.finding.id in absent and item.verdict != FAIL for item in items):
             said = " ".join(text for item in items for text in item.finding.evidence)
             failed = any(item.finding.id == "gpu.smi-failed" for item in items)
             if not failed or any(words in said for words in _NO_TOOL):
-                return [judged(PASS, "gpu.none-expected", "node", "none", f"{kind} has no GPU")]
+                return [judged(PASS, "gpu.none-expected", "node", "none", f"{self.case.instance_type} has no GPU")]
         kept: dict[tuple[str, str], Judged] = {}
         for item in items:  # two views of one run say the same thing twice
             kept.setdefault((item.finding.id, item.finding.target), item)

@@ -225,3 +225,11 @@ def test_only_the_gpu_that_lost_its_links_is_named():
 @given(st.text(), st.sampled_from(["stdout", "smi_table", "smi_q_xml", "smi_csv", "nvlink", "topo", "smi_q_text"]))
 def test_whatever_was_printed_it_is_judged(text, role):
     assert told(**{role: text})[0] in VERDICTS
+
+
+def test_types_outside_the_training_catalogue_are_counted_too():
+    rows = "".join(f"{n}, 00000000:{n + 16:02X}:00.0, Enabled, 0\n" for n in range(7))
+    assert told(kind="g5.48xlarge", smi_csv=f"{ASKED}\n{rows}") == ("fail", [("node", "reboot")])
+    assert told(kind="g5.xlarge", smi_csv=f"{ASKED}\n{rows[:40].splitlines()[0]}\n") == NOTHING
+    assert told({"exit_code": 9}, "g6e.xlarge", stdout=NO_DRIVER) == ("fail", [("node", "drain")])
+    assert told({"exit_code": 9}, "trn1.32xlarge", stdout=NO_DRIVER) == ("pass", [("node", "none")])
