@@ -112,7 +112,7 @@ OWN: tuple[Check, ...] = (
     Check("network.", "links that came and went, interfaces that were reset", "warn", cost=_LOG),
     Check("lustre.connection-lost", "a connection to a server was lost and did not come back", "warn", cost=_LOG),
     Check("job.xid-", "Xid of the job's own programs in its time", "a note for the job's owner", _JOB, _LOG),
-    Check("gpu.remap-unreadable", "the state of row remapping under MIG", "unknown", cost=_SMI),
+    Check("gpu.remap-unreadable", "the state of row remapping, which MIG hides", "a note", cost=_SMI),
     Check("gpu.processes-unattributed", "programs on the GPUs that were seen once", "unknown", _SLOW, _APPS),
     Check("gpu.ecc-corrected-grew", "memory errors that ECC corrected during the job", "a note", _JOB, _SMI),
     Check("gpu.rows-remapped", "memory rows that were remapped during the job", "a note", _JOB, _SMI),
