@@ -12,6 +12,9 @@ from slurm_ext.slurm.breaker import FIRST_BOOT, Entry, drain_limit, fleet_size
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.suppressed import Suppressed
 
+#: A person waits longer (seconds) than a hook: there may be hundreds of records.
+TIMEOUT_S = 10.0
+
 
 class Breaker(NamedTuple):
     """How the breaker stands. `entries` None: the ledger cannot be read, so nothing is drained."""
@@ -19,17 +22,17 @@ class Breaker(NamedTuple):
     open: bool
     entries: tuple[Entry, ...] | None
     limit: int
-    held_back: tuple[Suppressed, ...]
+    held_back: tuple[Suppressed, ...] | None  # None: the share does not say
 
 
 def look(settings: Settings, nodes: Sequence[Node], *, now: float) -> Breaker:
     """Return how the breaker stands; who is drained by now, whoever did it, is not held back any more."""
     share = settings.site.share
     entries = ledger.entries(share)
-    found = suppressed.read_all(share, now=now) or {}
+    found = suppressed.read_all(share, now=now, timeout_s=TIMEOUT_S)
     in_use = {node.name for node in nodes if not node.drained}
-    held_back = tuple(one for name, one in sorted(found.items()) if name in in_use)
-    is_open = suppressed.is_open(entries, list(found.values()), now=now)
+    held_back = None if found is None else tuple(one for name, one in sorted(found.items()) if name in in_use)
+    is_open = suppressed.is_open(entries, list((found or {}).values()), now=now)
     return Breaker(is_open, entries, drain_limit(settings.drain, fleet_size(nodes)), held_back)
 
 
@@ -53,7 +56,7 @@ def as_data(breaker: Breaker) -> dict[str, Any]:
                 "time": events.stamp(one.at_s),
                 "job": one.job,
             }
-            for one in breaker.held_back
+            for one in breaker.held_back or ()
         ],
     }
 
@@ -64,6 +67,8 @@ def words(breaker: Breaker, share: str) -> list[str]:
         if not share:
             return []
         return [f"breaker: the ledger of drains ({ledger.folder_of(share)}) cannot be read, so nothing is drained"]
+    if breaker.held_back is None:
+        return ["breaker: which nodes it held back is not known, since the share does not answer"]
     if not breaker.held_back:
         return []
     used = len({entry.node for entry in breaker.entries if entry.budget != FIRST_BOOT})

@@ -30,7 +30,7 @@ OPENINGS, SHOWN_S = 5, 86_400.0
 STEPS = (1, 10, 100, 1000)
 
 #: A record is below a kilobyte; so many are read at most, and so many names stand in an event.
-RECORD_BYTES, RECORDS_MAX, NAMED = 16 << 10, 5_000, 50
+RECORD_BYTES, RECORDS_MAX, NAMED = 16 << 10, 2_000, 50
 
 _MARK = ".said-"
 
