@@ -370,3 +370,28 @@ def test_a_prolog_ends_a_slow_check_and_its_job_passes(tmp_path: Path) -> None:
     assert event["data"]["gate"]["rule"] != "dcgm.stays"  # type: ignore[index]
     assert last(run_dir).outcome == ENDED
     assert is_over(run_dir)
+
+
+@AS_ROOT
+def test_control_groups_of_version_2_are_used_as_such() -> None:
+    unified = next((path for path in (slow_place.CGROUPS, f"{slow_place.CGROUPS}/unified") if is_version_2(path)), "")
+    if not unified:
+        pytest.skip("no control groups of version 2 here")
+    code = (
+        "from slurm_ext.hooks import slow_place\n"
+        f"print(slow_place._cgroup('t-two', {unified!r}))\n"
+        "print(open('/proc/self/cgroup').read().count('/fmslurm-slow-t-two'))\n"
+        f"slow_place.forget('t-two', cgroups={unified!r})\n"
+        "print(open('/proc/self/cgroup').read().count('/fmslurm-slow-t-two'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True
+    )
+    where, inside, after = done.stdout.splitlines()
+    assert where.startswith("in a control group of its own, ")
+    assert (inside, after) == ("1", "0")
+    assert not Path(unified, "fmslurm-slow-t-two").exists()
+
+
+def is_version_2(path: str) -> bool:
+    return Path(path, "cgroup.controllers").exists() and os.access(path, os.W_OK)
