@@ -11,13 +11,16 @@ from slurm_ext.gate.model import conclude
 from slurm_ext.slurm import acks
 from slurm_ext.verdict import FAIL, WARN, Finding
 
+#: A share that is slow for once must not drain a node that a person keeps in use (seconds).
+SHARE_S = 5.0
+
 
 def spare(look: local.Look, share: str, node: str, now: float) -> tuple[local.Look, tuple[str, ...]]:
     """Return the look with what was acknowledged turned into warnings, and a line on each; other failures stay failures.
 
     `now` in seconds since the epoch.
     """
-    known = acks.read(share, node) if look.verdict.verdict == FAIL else ()
+    known = acks.read(share, node, timeout_s=SHARE_S) if look.verdict.verdict == FAIL else ()
     if not known:
         return look, ()
     items, lines = [], []
@@ -38,6 +41,6 @@ def spare(look: local.Look, share: str, node: str, now: float) -> tuple[local.Lo
 
 def of(finding: Finding | None, share: str, node: str, now: float) -> str:
     """Return the line on the acknowledgement that holds for one finding, or nothing. `now` in seconds since the epoch."""
-    known = acks.read(share, node) if finding is not None else ()
+    known = acks.read(share, node, timeout_s=SHARE_S) if finding is not None else ()
     ack = acks.holds(known, finding.id, now, target=finding.target) if finding is not None else None
     return acks.words(ack, events.stamp) if ack is not None else ""

@@ -70,7 +70,13 @@ def stand_in(job: HookJob, settings: Settings, share: str, found: Verdict, culpr
     silent = marks.not_acted(share, job, culprits) or ()
     if not silent:
         return ""
-    from slurm_ext.hooks import act
+    from slurm_ext.hooks import acked, act
+
+    # A culprit that a person keeps in use starts the job, however late its own hook says so.
+    known = [node for node in silent if acked.of(decide.finding_about(found, node), share, node, time.time())]
+    silent = tuple(node for node in silent if node not in known)
+    if not silent:
+        return f"{', '.join(known)} convicted and acknowledged"
 
     for node in silent:
         marks.claim_drain(share, job, node)  # whoever holds it: it came to nothing

@@ -88,7 +88,8 @@ def drained_by_us(lab: Lab, node: str) -> None:
 def put_back(lab: Lab, node: str) -> None:
     lab.run(["scancel", "--user=root"])
     lab.heal(node)
-    fm(lab, "node", "resume", node, "--reason", "the test is over")
+    lab.run(["scontrol", "update", f"nodename={node}", "state=resume"])
+    drain_record.remove(str(lab.path("share")), node)
     acks.remove(str(lab.path("share")), node, "gpu.ecc-uncorrected")
 
 
@@ -180,8 +181,17 @@ def test_a_node_that_the_burnin_convicts_stays_in_use_while_that_is_acknowledged
         options = ["--gpus-per-node=8", "-t", "20", "-N3", "--no-requeue", "-o", f"{path}.out"]
         job = site.run(["sbatch", "--parsable", *options, str(path)]).stdout.strip()
         # All three nodes let it start: the culprit says so before anybody stands in for it.
-        assert ended(site, job) == "COMPLETED"
-        assert reasons(site) == {}
+        how = ended(site, job)
+        told = {
+            one: [
+                (e["event"], e.get("decision"))
+                for n in ("gate.prolog", "gate.prolog-acted", "node.drain")
+                for e in trail(site, one, n)
+                if e.get("job") == job
+            ]
+            for one in site.nodes
+        }
+        assert (how, reasons(site)) == ("COMPLETED", {}), told
         (acted,) = [line for line in trail(site, bad, "gate.prolog-acted") if line["job"] == job]
         assert acted["decision"].startswith("passed: burnin.wrong is acknowledged by root")
         assert "known to count badly" in acted["decision"]
@@ -189,6 +199,26 @@ def test_a_node_that_the_burnin_convicts_stays_in_use_while_that_is_acknowledged
     finally:
         fm(site, "node", "unack", "burnin.wrong", bad)
         put_back(site, bad)
+
+
+def test_slurms_own_reason_for_our_prolog_is_ours_to_clear(site: Lab) -> None:
+    """Where slurmctld was quicker than we, or did not answer us, the node shows its word; our record says whose drain it is."""
+    node, share = site.nodes[2], str(site.path("share"))
+    site.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=Prolog error"])
+    try:
+        assert "foreign" in fm(site, "node", "resume", node, code=1)
+        record = drain_record.DrainRecord(
+            node, "gpu.lost", "gpu:1", "reboot", "fmslurm: gpu.lost gpu:1: x", time.time()
+        )
+        assert drain_record.write(share, record)
+        (listed,) = data(site, "node", "list", "--ours")["nodes"]
+        assert (listed["node"], listed["finding"]) == (node, "gpu.lost")
+        fm(site, "node", "resume", node, "--reason", "rebooted")
+        assert node not in reasons(site)
+        assert drain_record.read(share, node) is None
+    finally:
+        drain_record.remove(share, node)
+        site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
 
 
 def test_a_foreign_drain_is_not_ours_to_resume_and_leaves_no_acknowledgement(site: Lab) -> None:
