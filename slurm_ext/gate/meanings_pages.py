@@ -1,7 +1,7 @@
-"""The pages that the meanings of findings point to, by name. Addresses only, as they stood on CHECKED_ON.
+"""The pages that the meanings of findings point to, by name. Addresses only.
 
-Most were seen in an index of public pages then; those of docs.aws.amazon.com that name no day in a table below are the
-vendor's own long-standing addresses. A page that has moved is found by its last part.
+Those in SEEN stood in an index of public pages on CHECKED_ON. The others are the vendors' long-standing addresses, written
+down from memory and not opened: a page that has moved is found by its last part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PERSISTENCE = f"{_NVIDIA}/deploy/driver-persistence/persistence-mode-legacy.html
 FABRIC_MANAGER = f"{_NVIDIA}/datacenter/tesla/fabric-manager-user-guide"
 MIG = f"{_NVIDIA}/datacenter/tesla/mig-user-guide/index.html"
 DCGM = f"{_NVIDIA}/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html"
-IMEX = f"{_NVIDIA}/multi-node-nvlink-systems/imex-guide/index.html"
+IMEX = f"{_NVIDIA}/multi-node-nvlink-systems/imex-guide"
 NCCL = f"{_NVIDIA}/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 NCCL_VARIABLES = f"{_NVIDIA}/deeplearning/nccl/user-guide/docs/env.html"
 CUDA_COMPATIBILITY = f"{_NVIDIA}/deploy/cuda-compatibility/minor-version-compatibility.html"
@@ -30,14 +30,14 @@ EFA_NCCL = f"{_AWS}/AWSEC2/latest/UserGuide/efa-start-nccl-base.html"
 EFA_METRICS = f"{_AWS}/AWSEC2/latest/UserGuide/efa-working-monitor.html"
 EFA_DRIVER = "https://github.com/amzn/amzn-drivers/tree/master/kernel/linux/efa"
 OFI_NCCL = "https://github.com/aws/aws-ofi-nccl"
-EC2_EVENTS = f"{_AWS}/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html"
+EC2_EVENTS = f"{_AWS}/AWSEC2/latest/APIReference/API_InstanceStatusEvent.html"
 EC2_STATUS = f"{_AWS}/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html"
 EC2_SPOT = f"{_AWS}/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"
 EC2_STORE = f"{_AWS}/AWSEC2/latest/UserGuide/InstanceStorage.html"
 EC2_TYPES = f"{_AWS}/ec2/latest/instancetypes/ac.html"
 EC2_TIME = f"{_AWS}/AWSEC2/latest/UserGuide/set-time.html"
 FSX = f"{_AWS}/fsx/latest/LustreGuide/troubleshooting.html"
-FSX_EFA = f"{_AWS}/fsx/latest/LustreGuide/configure-efa-clients.html"
+FSX_EFA = f"{_AWS}/eks/latest/userguide/fsx-csi-tuning-efa.html"
 FSX_SPACE = f"{_AWS}/fsx/latest/LustreGuide/performance.html"
 PARALLELCLUSTER = f"{_AWS}/parallelcluster/latest/ug/slurm-protected-mode-v3.html"
 PCS = f"{_AWS}/pcs/latest/userguide/what-is-service.html"
@@ -63,3 +63,11 @@ MOUNT = "https://man7.org/linux/man-pages/man8/mount.8.html"
 STATFS = "https://man7.org/linux/man-pages/man3/statvfs.3.html"
 SYSTEMD = "https://www.freedesktop.org/software/systemd/man/latest/systemctl.html"
 CHRONY = "https://chrony-project.org/doc/latest/chronyc.html"
+
+SEEN = frozenset(
+    (
+        *(XID, PAGE_RETIREMENT, PERSISTENCE, FABRIC_MANAGER, IMEX, CUDA_COMPATIBILITY, DCGM),
+        *(EFA, EFA_NCCL, EFA_METRICS, EC2_EVENTS, FSX_EFA, PARALLELCLUSTER),
+        *(LUSTRE_HEALTH, LUSTRE_EVICTION, LUSTRE_RECOVERY),
+    )
+)
