@@ -21,7 +21,7 @@ NOTED_SHARE = 0.001
 #: Software slows a GPU that is above its operating temperature: worth a word from this part on (our own choice).
 WARM_SHARE = 0.1
 
-#: In less than this (seconds) a share proves nothing: one moment of it is much of it.
+#: In less than this (seconds) a share of a job proves nothing: one moment of it is much of it.
 LEAST_INTERVAL_S = 60.0
 
 #: What is kept of a GPU, by the name it is kept under. All count from the driver's start, rows over the GPU's life.
@@ -63,8 +63,16 @@ def name_of(gpu: Gpu) -> str:
     return gpu.uuid or gpu.pci
 
 
-def judge_growth(before: Mapping[str, Any], after: Mapping[str, Any], interval_s: float | None) -> list[Judged]:
+def judge_growth(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    interval_s: float | None,
+    *,
+    least_s: float = LEAST_INTERVAL_S,
+) -> list[Judged]:
     """Return what grew between two of `keep`, `interval_s` apart (None: not known, then only errors are counted).
+
+    In less than `least_s` seconds no share convicts; whoever took both readings under load on purpose says 0.
 
     A counter that went back counts from zero anew, since the driver was loaded again or the GPU reset: no growth is known.
     So is none for a GPU that only one of them has, nor after another driver was loaded.
@@ -79,7 +87,7 @@ def judge_growth(before: Mapping[str, Any], after: Mapping[str, Any], interval_s
             continue
         target = str(now.get("target", "node"))
         if interval_s is not None and interval_s > 0:
-            items += _held_down(target, grown, interval_s)
+            items += _held_down(target, grown, interval_s, least_s)
         items += [
             judged(PASS, id_, target, "none", f"{grown[key]} {words} came in this time")
             for id_, key, words in _COUNTED
@@ -101,13 +109,13 @@ def _grown(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, int] | 
     return found
 
 
-def _held_down(target: str, grown: Mapping[str, int], interval_s: float) -> list[Judged]:
+def _held_down(target: str, grown: Mapping[str, int], interval_s: float, least_s: float) -> list[Judged]:
     items = []
     for id_, key, by in _SLOWED:
         share = grown.get(key, 0) / (interval_s * 1e6)
         if share <= NOTED_SHARE:
             continue
-        long = share > HELD_DOWN_SHARE and interval_s >= LEAST_INTERVAL_S
+        long = share > HELD_DOWN_SHARE and interval_s >= least_s
         word, action = (FAIL, "drain") if long else (WARN, "warn")
         items.append(judged(word, id_, target, action, f"held down {by} for {min(share, 1):.1%} of {interval_s:.0f} s"))
     share = grown.get("sw_thermal_us", 0) / (interval_s * 1e6)

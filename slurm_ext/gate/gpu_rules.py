@@ -64,7 +64,7 @@ def judge(
         items.append(judged(PASS, "gpu.sw-power-cap", "node", "none", f"at their power limit: {', '.join(capped)}"))
     if second is not None and smi.read_at_s is not None and second.read_at_s is not None:
         items += gpu_growth.judge_growth(
-            gpu_growth.keep(smi), gpu_growth.keep(second), second.read_at_s - smi.read_at_s
+            gpu_growth.keep(smi), gpu_growth.keep(second), second.read_at_s - smi.read_at_s, least_s=0.0
         )
     return items
 

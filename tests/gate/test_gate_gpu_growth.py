@@ -69,6 +69,8 @@ def test_a_moment_of_it_or_a_power_cap_is_nothing(name, share):
 def test_in_a_short_time_a_share_proves_nothing():
     (found,) = grown({}, {THERMAL: "9000000 us"}, interval_s=10.0)
     assert found.verdict == WARN
+    (found,) = gpu_growth.judge_growth(kept(), kept(**{THERMAL: "9000000 us"}), 10.0, least_s=0.0)
+    assert found.verdict == FAIL
 
 
 def test_errors_are_counted_for_the_job_and_judged_elsewhere():
