@@ -48,7 +48,7 @@ def page(event: Event, ruling: Ruling, noted: Noted) -> Event:
         event=OPEN if noted.first else MORE,
         rule=OPEN if ruling.limit >= 0 else "breaker.no-ledger",
         reason=one_line(f"not drained though convicted: {names}; {ruling.reason}", 400),
-        decision="suppressed",
+        decision="page",
         phase="fact",
         time="",
         data={"nodes": list(noted.nodes), "count": noted.total, "opening": noted.opening, "allowed": ruling.limit},
