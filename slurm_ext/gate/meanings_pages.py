@@ -1,7 +1,7 @@
 """The pages that the meanings of findings point to, by name. Addresses only.
 
-Those in SEEN stood in an index of public pages, or in a public repository that names them, on CHECKED_ON. The others are the vendors' long-standing addresses, written
-down from memory and not opened: a page that has moved is found by its last part.
+Those in SEEN stood in an index of public pages, or in a public repository that names them, on CHECKED_ON. The others are the
+vendors' long-standing addresses, written down from memory and not opened: a page that has moved is found by its last part.
 """
 
 from __future__ import annotations
