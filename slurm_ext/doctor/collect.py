@@ -18,7 +18,7 @@ from slurm_ext.config.model import at_node, machine_name
 from slurm_ext.credential import MungeAuthenticator
 from slurm_ext.doctor.model import Facts, KeyAge
 from slurm_ext.errors import FmslurmError
-from slurm_ext.slurm import connect
+from slurm_ext.slurm import connect, ledger, suppressed
 
 #: A file server that hangs must not hang doctor.
 PROBE_S = 3.0
@@ -51,6 +51,15 @@ def collect(located: Located) -> Facts:
         facts = facts._replace(
             share_problem=_share_problem(settings.site.share), snapshot_hash=_snapshot_hash(settings.site.share, errors)
         )
+        if facts.share_problem is None:
+            entries = ledger.entries(settings.site.share, timeout_s=PROBE_S)
+            held_back = suppressed.read_all(settings.site.share, now=time.time(), timeout_s=PROBE_S) or {}
+            is_open = suppressed.is_open(entries, list(held_back.values()), now=time.time())
+            drained = {node.name for node in facts.nodes or () if node.drained}
+            facts = facts._replace(
+                ledger=entries is not None,
+                held_back=tuple(sorted(name for name in held_back if is_open and name not in drained)),
+            )
         beat = shared.heartbeat(settings.site.share, timeout_s=PROBE_S)
         facts = facts._replace(heartbeat_age_s=time.time() - beat.time if beat is not None else None)
         switches = shared.switches(settings.site.share, timeout_s=PROBE_S)

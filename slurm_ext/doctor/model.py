@@ -47,4 +47,6 @@ class Facts(NamedTuple):
     openssl: bool = True  # the program that makes certificates is there
     nccl: str | None = None  # empty where the library loads here, else why not; None on no compute node that lacks it
     nccl_nodes: Mapping[str, str] = {}  # what nodes last told by their burn-ins: empty where it loaded, else why not
+    ledger: bool = True  # that of drains can be read
+    held_back: tuple[str, ...] = ()  # nodes that are convicted and in use, since the breaker is open
     errors: Mapping[str, str] = {}

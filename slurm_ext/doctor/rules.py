@@ -154,6 +154,22 @@ def _configuration(facts: Facts) -> Iterator[Result]:
         yield Result("config.pushed", OK, "nodes run this fmslurm.yaml")
 
 
+def _drains(facts: Facts) -> Iterator[Result]:
+    if not facts.settings.site.share or facts.share_problem:
+        return
+    if not facts.ledger:
+        text = "the ledger of drains on the share cannot be read, so nothing is drained"
+        acts = "enforce" in (facts.settings.mode.gate, facts.settings.mode.burnin)
+        yield Result(
+            "drains.ledger", FAIL if acts else WARN, text, "`fmslurm install` makes it; it is root's, mode 0755"
+        )
+    elif facts.held_back:
+        text = f"the breaker is open: convicted and still in use: {fold(facts.held_back)}"
+        yield Result("drains.breaker", WARN, text, "`fmslurm status` says for what; are the nodes bad, or are we?")
+    else:
+        yield Result("drains.ledger", OK, "the ledger of drains can be read, and the breaker is closed")
+
+
 def _modes(facts: Facts) -> Iterator[Result]:
     ladder = ", ".join(f"{room} {getattr(facts.settings.mode, room)}" for room in ROOMS)
     yield Result("mode.ladder", OK, ladder)
@@ -274,6 +290,7 @@ RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _requeue_settings,
     _hooks,
     _configuration,
+    _drains,
     _modes,
     _daemons,
     _munge,

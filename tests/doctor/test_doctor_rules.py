@@ -43,6 +43,9 @@ def test_a_good_cluster_is_all_ok() -> None:
     ("change", "check", "state"),
     [
         ({"version": None, "slurm_config": None}, "slurm.answers", FAIL),
+        ({"ledger": False}, "drains.ledger", FAIL),
+        ({"ledger": False, "settings": SETTINGS._replace(mode=Mode())}, "drains.ledger", WARN),
+        ({"held_back": ("n1", "n2")}, "drains.breaker", WARN),
         ({"version": Version(27, 5, "27.05.0")}, "slurm.version", WARN),
         ({"slurm_config": {"PrologFlags": "Alloc"}}, "slurm.prolog-flags", FAIL),
         ({"slurm_config": {"PrologFlags": "(null)"}, "settings": Settings()}, "slurm.prolog-flags", WARN),
