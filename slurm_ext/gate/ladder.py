@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_ext.slurm.drain_record import STEPS, DrainRecord, PastDrain
+from slurm_ext.slurm import drain_record
+from slurm_ext.slurm.drain_record import DAY_S, STEPS, DrainRecord, PastDrain
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import Finding
 
@@ -18,7 +19,6 @@ DRAIN, RESET, REBOOT, REPLACE = "drain", "reset-gpu", "reboot", "replace"
 
 #: How long (days) a finding that came back is held against the instance.
 MEMORY_D = 30.0
-DAY_S = 86_400.0
 
 #: Findings that no reset and no reboot mends, by NVIDIA's own word: docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt (RMA
 #: criteria: row remap failure, SRAM threshold) and the Xid catalogue (64: contact support). Ids or beginnings of ids.
@@ -114,11 +114,7 @@ def needs(finding: str, target: str, step: str) -> str:
 
 
 def expired(record: DrainRecord, *, now: float) -> str:
-    """Return, in words, that a drain of ours has stood longer than drain.expires_d without anybody's word; empty where not."""
-    if not record.expires_s or now < record.expires_s:
-        return ""
-    days = (now - record.since_s) / DAY_S
-    return (
-        f"{record.node} has been drained by {record.owner or 'fmslurm'} for {days:.1f} days for {record.finding} on"
-        f" {record.target}, longer than drain.expires_d; it needs {record.needs or needs(record.finding, record.target, record.step)}"
+    """Return, in words, that a drain of ours stands longer than drain.expires_d, and what it needs; empty where it does not."""
+    return drain_record.overdue(
+        record._replace(needs=record.needs or needs(record.finding, record.target, record.step)), now=now
     )

@@ -188,21 +188,17 @@ def _returns(case: Case) -> int:
 def _remind(case: Case) -> None:
     """Say once a day that a drain has stood for too long. It is never undone for that."""
     words = ladder.expired(case.record, now=case.at_s)
-    said = _said(case)
-    if not words or 0 <= case.at_s - float(said.get("reminded_s", 0.0)) < DAY_S:
-        return
-    _emit(case, "node.drain-expired", "report", words)
-    _keep(case, {**said, "reminded_s": case.at_s})
+    if words and drain_record.first_to_tell(case.share, case.record, now=case.at_s):
+        _emit(case, "node.drain-expired", "report", words)
 
 
 def _say(case: Case, decision: str, why: str, *, said: str = "") -> None:
     """Say why a node stays out, where that was not said before. `said`: what else is to be told, which may change each time."""
-    before = _said(case)
     known = {"since_s": case.record.since_s, "why": why}
-    if {name: before.get(name) for name in known} == known:
+    if _said(case) == known:
         return
     _emit(case, "node.stays-out", decision, why, said)
-    _keep(case, {**before, **known})
+    _keep(case, known)
 
 
 def _emit(case: Case, name: str, decision: str, why: str, said: str = "") -> None:
@@ -228,7 +224,7 @@ def _said(case: Case) -> dict[str, Any]:
         data = json.loads(read_trusted(_path(case), max_bytes=64 << 10))
     except (OSError, ValueError, RecursionError, UntrustedFileError):
         return {}
-    return data if isinstance(data, dict) and isinstance(data.get("reminded_s", 0.0), (int, float)) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _keep(case: Case, data: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from slurm_ext.resume.gates import Gates
 from slurm_ext.resume.journal import CLOSED, DECIDED, WATCHED, Attempt, Journal
 from slurm_ext.resume.model import COMES_BACK, HOLD, NONE, REQUEUE, Cause, Past
 from slurm_ext.resume.tick import Tick, listed, mode, of_partition, usable, with_nodes
+from slurm_ext.slurm import expiry
 from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.protocol import Slurm
 
@@ -68,6 +69,7 @@ class Controller:
         self.seen_at = 0.0
         self.gates = Gates()
         self._reviewed_at = 0.0
+        self._reminded_at = 0.0
 
     def use(self, settings: Settings) -> None:
         """Go on with other settings: what was pushed or switched since the last tick."""
@@ -83,6 +85,9 @@ class Controller:
         jobs = self.slurm.jobs()
         self.jobs = {job.job_id: job for job in jobs}
         self.seen_at = now
+        if now - self._reminded_at >= expiry.LOOK_EVERY_S:
+            self._reminded_at = now
+            expiry.remind(self.settings, self.events_path, now=now)
         if self.settings.mode.burnin != "off":
             self.gates.tell(jobs, self.settings, self.cluster, now)
         if mode(self.settings, tick, next(iter(self.settings.mode.partitions), "")) == "off":

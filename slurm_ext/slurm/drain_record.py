@@ -18,7 +18,12 @@ from slurm_ext.files import read_trusted, write_atomic
 from slurm_ext.typed import Any, NamedTuple
 
 SCHEMA = 1
-FOLDER, HISTORY = "drained", "history"
+FOLDER, HISTORY, TOLD = "drained", "history", "told"
+
+DAY_S = 86_400.0
+
+#: So often (seconds) it is told that a drain stands for too long.
+TELL_EVERY_S = DAY_S
 
 #: What the ladder may ask for; any other action of a finding only takes the node out.
 STEPS = ("drain", "reset-gpu", "reboot", "replace")
@@ -181,6 +186,40 @@ def history(share: str, node: str, *, timeout_s: float = shared.TIMEOUT_S) -> tu
         lambda: [_past_data(past) for past in _history(share, node)] if shared.is_share(share) else None, timeout_s
     )
     return _pasts(found) if isinstance(found, list) else None
+
+
+def first_to_tell(share: str, record: DrainRecord, *, now: float, timeout_s: float = shared.TIMEOUT_S) -> bool:
+    """Say whether nobody has told within a day that this drain stands for too long; who asks tells it now.
+
+    `now` in seconds since the epoch. Without a share nobody could know, and nobody tells.
+    """
+    path = os.path.join(share, FOLDER, TOLD, f"{record.node}.json")
+
+    def work() -> bool:
+        if not shared.is_share(share):
+            return False
+        try:
+            before = json.loads(read_trusted(path, max_bytes=4096))
+            if before["since_s"] == record.since_s and 0 <= now - before["at_s"] < TELL_EVERY_S:
+                return False
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, UntrustedFileError):
+            pass  # nobody yet
+        write_atomic(path, json.dumps({"since_s": record.since_s, "at_s": now}))
+        return True
+
+    return bool(share) and bool(shared.NODE_NAME.fullmatch(record.node)) and shared.bounded(work, timeout_s) is True
+
+
+def overdue(record: DrainRecord, *, now: float) -> str:
+    """Return, in words, that a drain of ours stands longer than drain.expires_d; empty where it does not. Pure."""
+    if not record.expires_s or now < record.expires_s:
+        return ""
+    days = (now - record.since_s) / DAY_S
+    needs = f"; it needs {record.needs}" if record.needs else ""
+    return (
+        f"{record.node} has been drained by {record.owner or 'fmslurm'} for {days:.1f} days for {record.finding} on"
+        f" {record.target}, longer than drain.expires_d{needs}"
+    )
 
 
 def _read(share: str, node: str) -> DrainRecord | None:

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext.slurm import drain_record
+from slurm_ext import events
+from slurm_ext.config.model import Settings
+from slurm_ext.slurm import drain_record, expiry
 from slurm_ext.slurm.drain_record import DrainRecord
 
 NOW = 1_900_000_000.0
@@ -73,6 +75,42 @@ def test_a_record_that_was_still_there_is_remembered_as_superseded_and_an_update
     past = drain_record.history(share, "n1")
     assert past is not None
     assert [(one.record.since_s, one.outcome) for one in past] == [(NOW, drain_record.SUPERSEDED)]
+
+
+def test_that_a_drain_stands_too_long_is_told_once_a_day_by_whoever_is_first(share: str, tmp_path: Path) -> None:
+    late = RECORD._replace(expires_s=NOW + 60)
+    assert drain_record.overdue(late, now=NOW) == ""
+    assert drain_record.overdue(late._replace(expires_s=0.0), now=NOW + 1e9) == ""
+    words = drain_record.overdue(late, now=NOW + 86_400)
+    assert words == (
+        "n1 has been drained by fmslurm gate for 1.0 days for gpu.ecc-uncorrected on gpu:3, longer than drain.expires_d; it needs"
+        " reset the GPU"
+    )
+    assert drain_record.first_to_tell(share, late, now=NOW)
+    assert not drain_record.first_to_tell(share, late, now=NOW + 86_399)
+    assert drain_record.first_to_tell(share, late, now=NOW + 86_400)
+    assert drain_record.first_to_tell(share, late._replace(since_s=NOW + 1), now=NOW + 86_500), "another drain"
+    assert drain_record.first_to_tell(share, late, now=NOW), "the clock was turned back"
+    assert not drain_record.first_to_tell("", late, now=NOW)
+    assert not drain_record.first_to_tell(str(tmp_path / "none"), late, now=NOW)
+
+
+def test_the_controller_tells_of_nodes_that_are_silent_and_no_node_tells_it_again(share: str, tmp_path: Path) -> None:
+    settings = Settings()._replace(site=Settings().site._replace(share=share))
+    for node in ("n1", "n2", "n3"):
+        assert drain_record.write(share, RECORD._replace(node=node, expires_s=NOW + (1e9 if node == "n3" else 60)))
+    assert drain_record.first_to_tell(share, RECORD._replace(node="n2"), now=NOW + 100)
+    path = str(tmp_path / "events.jsonl")
+    assert expiry.remind(settings, path, now=NOW + 120) == ("n1",)
+    assert expiry.remind(settings, path, now=NOW + 180) == ()
+    (event,) = events.read(path)
+    assert (event.event, event.node, event.rule, event.decision) == (
+        "node.drain-expired",
+        "n1",
+        "gpu.ecc-uncorrected",
+        "report",
+    )
+    assert expiry.remind(Settings(), path, now=NOW) == ()
 
 
 def test_without_a_share_nothing_is_done_and_nothing_known(tmp_path: Path) -> None:
