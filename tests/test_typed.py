@@ -149,3 +149,13 @@ def test_no_hook_of_a_job_imports_typing(hook: str) -> None:
     )
     done = subprocess.run([sys.executable, "-IS", "-c", text], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
+
+
+def test_no_module_of_the_burnin_client_imports_typing() -> None:
+    """A prolog that tests its job's nodes imports these, too."""
+    root = Path(__file__).resolve().parent.parent
+    modules = "slurm_ext.hooks.prolog, slurm_ext.hooks.partners, slurm_ext.hooks.nccl_check, slurm_ext.hooks.words"
+    client = "slurm_ext.burnin.gate, slurm_ext.burnin.rules, slurm_ext.burnin.surroundings"
+    text = f"import sys; sys.path.insert(0, {str(root)!r}); import {modules}, {client}; print('typing' in sys.modules)"
+    done = subprocess.run([sys.executable, "-IS", "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n" or sys.version_info >= (3, 14)

@@ -6,9 +6,9 @@ busbw = bytes / seconds * 2 * (ranks - 1) / ranks, in GB/s of 1e9: nccl-tests' `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_ext.burnin.model import OK, RoundResult
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import Finding
 
 #: Rounds of many nodes at once, whose traffic is sustained; in others, which look for a culprit, only where it showed there.
