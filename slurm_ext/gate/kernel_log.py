@@ -26,10 +26,20 @@ _ISO = pattern(
 )
 _DECODED = pattern(r"([a-z]{1,12}\d?)\s*:(\w{1,12})\s*:\s(.*)", re.DOTALL)
 _PRIORITY = pattern(r"<(\d{1,5})>(.*)", re.DOTALL)
-_RFC3164 = pattern(r"\w{3} [ \d]\d \d\d:\d\d:\d\d (?:\S+ )?([\w./-]+)(\[\d+\])?: (.*)", re.DOTALL)
+_RFC3164 = pattern(
+    r"\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\S+ )?([\w./-]+)(\[[\w/.@-]{1,64}\])?: (.*)", re.DOTALL
+)
 #: RFC 5424: version, time, host, program, process, message id, structured data.
 _RFC5424 = pattern(r"1 \S+ \S+ (\S+) (\S+) \S+ (?:-|\[(?:[^\]\\]|\\.)*\]) ?(?:\ufeff)?(.*)", re.DOTALL)
-_TAGGED = pattern(r"\S+ ([\w./-]+)(\[\d+\])?: (.*)", re.DOTALL)
+_TAGGED = pattern(r"\S+ ([\w./-]+)(\[[\w/.@-]{1,64}\])?: (.*)", re.DOTALL)
+#: What stands behind the seconds: the task or processor that printed (CONFIG_PRINTK_CALLER), or journalctl's host and tag.
+_CALLER = pattern(r"\[\s*[TC]\d{1,10}\]\s?(.*)", re.DOTALL)
+_KERNELS = pattern(r"(?:[\w.-]{1,64} )?kernel(?:\[n/a\])?: (.*)", re.DOTALL)
+#: dmesg's time styles without a time of their own (`reltime`, `delta`), and journalctl's short-full and short-unix.
+_DELTA = pattern(r"(\[[^\]<\[]{0,40}?)\s?<\s*\d{1,12}\.\d{1,12}>\]", needs="<")
+_RELATIVE = pattern(r"\[(?:\w{3}[ \d]?\d \d\d:\d\d|\s*\+\d{1,12}\.\d{1,12}|)\]\s?(.*)", re.DOTALL)
+_FULL = pattern(r"\w{3} (\d{4}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\S+) (.*)", re.DOTALL)
+_UNIX = pattern(r"(\d{9,10}\.\d{6}) (.*)", re.DOTALL)
 #: `dmesg --color=always` (ECMA-48, select graphic rendition and erase in line).
 _COLOURS = pattern(r"\x1b\[[\d;]{0,20}[mK]")
 
@@ -82,7 +92,7 @@ def parse_line(raw: str) -> KernelLine | None:
         return None
     if raw[0] == "{":
         return _journal(raw)
-    raw = raw[:RECORD_CHARS].rstrip("\r\n")
+    raw = raw[:RECORD_CHARS].rstrip("\r\n").removeprefix("\ufeff")
     if "\x1b" in raw:
         raw = _COLOURS.sub("", raw)
     line = _by_first(raw)
@@ -118,7 +128,9 @@ def _by_first(raw: str) -> KernelLine | None:
 def _timed(raw: str) -> KernelLine:
     first = raw[:1]
     if first == "[" and (found := _SECONDS.fullmatch(raw)):
-        return KernelLine(found[2], float(found[1]), True)
+        return KernelLine(_bare(found[2]), float(found[1]), True)
+    if first == "[" and "<" in raw[:48] and (found := _DELTA.match(raw)):
+        return _timed(f"{found[1]}]{raw[found.end() :]}")
     if (first == "[" or first.isdecimal()) and (found := _ISO.fullmatch(raw)):
         at = _epoch(found[1], "%Y-%m-%d", found[2], found[3], found[4])
         if at is not None:
@@ -130,7 +142,29 @@ def _timed(raw: str) -> KernelLine:
             return KernelLine(_untagged(found[6]), at)
         if found := _RFC3164.fullmatch(raw):  # no year in it: the time cannot be placed
             return KernelLine(_message(found[1], found[2] or "", found[3]))
+    return _seldom(raw, first)
+
+
+def _seldom(raw: str, first: str) -> KernelLine:
+    """Return a line of the forms that are asked for by an option only, else the line as it stands."""
+    if first == "[":
+        if found := _RELATIVE.fullmatch(raw):
+            return KernelLine(_bare(found[1]))
+    elif first.isdecimal() and (found := _UNIX.fullmatch(raw)):
+        return KernelLine(_untagged(found[2]), float(found[1]))
+    elif first.isupper() and raw[4:5].isdecimal() and (found := _FULL.fullmatch(raw)):
+        at = _epoch(found[1], "%Y-%m-%d", found[2], found[3], found[4]) if found[6] in ("UTC", "GMT") else None
+        return KernelLine(_untagged(found[7]), at)
     return KernelLine(raw.rstrip())
+
+
+def _bare(text: str) -> str:
+    """Return a message without the caller, or the host and the kernel's tag, that stand before it."""
+    if text[:1] == "[" and (found := _CALLER.match(text)):
+        text = found[1]
+    if "kernel" in text[:80] and (found := _KERNELS.match(text)):
+        return found[1]
+    return text
 
 
 def _untagged(text: str) -> str:
@@ -144,7 +178,7 @@ def _untagged(text: str) -> str:
 
 
 def _message(tag: str, pid: str, message: str) -> str:
-    if tag != "kernel":
+    if tag != "kernel" or pid not in ("", "[n/a]"):  # the kernel is no process
         return f"{tag}{pid}: {message}"
     inner = _SECONDS.match(message)
     return inner[2] if inner else message

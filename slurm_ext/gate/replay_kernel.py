@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from slurm_ext.captured import Case
 from slurm_ext.gate import kernel_log, kernel_rules, smi
 from slurm_ext.gate.model import Judged, KernelLine, judged
@@ -12,6 +15,8 @@ _ROLES = ("kmsg", "dmesg", "journal", "syslog")
 
 #: What journald and readers of /dev/kmsg write where they were too slow for the ring.
 _MISSED = pattern(r"Missed \d+ kernel messages|/dev/kmsg buffer overrun, some messages lost")
+
+_BLANK = re.compile(r"\s*")
 
 #: What a tool prints in place of the log that it may not read, or cannot find.
 _NO_ANSWER = pattern(
@@ -32,7 +37,7 @@ def judge(case: Case) -> list[Judged]:
         return [judged(UNKNOWN, "kernel.unreadable", "node", "none", failed)]
     if not texts:
         return [judged(UNKNOWN, "kernel.no-log", "node", "none", "no kernel log in this capture")]
-    lines = [line for text in texts.values() for line in kernel_log.parse(text)]
+    lines = [line for text in texts.values() for line in kernel_log.parse(_lines(text))]
     recovery = None
     if "smi_csv" in case.texts:
         read = smi.parse_csv(case.texts["smi_csv"])
@@ -46,6 +51,37 @@ def judge(case: Case) -> list[Judged]:
     if failed:
         items.append(judged(UNKNOWN, "kernel.unreadable", "node", "none", failed))
     return items
+
+
+def _lines(text: str) -> str:
+    """Return a log that is one JSON document (`dmesg -J`, `journalctl -o json-pretty`) as lines that kernel_log reads."""
+    head = text.lstrip()[:2]
+    if head not in ("{\n", "[\n", "{\r", "[\r", "[{") and not (head[:1] == "{" and '"dmesg"' in text[:80]):
+        return text
+    found: list[object] = []
+    decoder, at = json.JSONDecoder(), 0
+    try:
+        while at < len(text) and (at := _BLANK.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+            value, at = decoder.raw_decode(text, at)
+            found += value if isinstance(value, list) else [value]
+    except (ValueError, RecursionError):
+        if not found:
+            return text  # cut, or no JSON at all
+    records = [record for record in found if isinstance(record, dict)]
+    if len(records) == 1 and isinstance(records[0].get("dmesg"), list):
+        rows = [row for row in records[0]["dmesg"] if isinstance(row, dict)]
+        return "".join(_dmesg(row) for row in rows)
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def _dmesg(row: dict[str, object]) -> str:
+    """Return one entry of `dmesg -J` as dmesg prints it, empty where another than the kernel wrote it."""
+    level, time = row.get("pri"), row.get("time")
+    facility = level >> 3 if isinstance(level, int) else 0
+    if row.get("fac", "kern") != "kern" or facility:
+        return ""
+    stamp = f"[{time:12.6f}] " if isinstance(time, int | float) and 0 <= time < 1e12 else ""
+    return f"{stamp}{str(row.get('msg', '')).replace(chr(10), ' ')}\n"
 
 
 def _failed(case: Case, texts: dict[str, str], command: str) -> str:

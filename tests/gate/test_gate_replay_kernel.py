@@ -88,3 +88,56 @@ def test_times_do_not_matter_to_the_mark_of_an_earlier_boot():
     first, second = kernel_log.parse(rows(OFF, "-- Reboot --", "x"))
     assert not kernel_log.same_boot(first, "", None)
     assert kernel_log.same_boot(second, "", None)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Jul 14 08:12:38.123456 node-a kernel: {}",
+        "Tue 2026-07-14 08:12:38 UTC node-a kernel: {}",
+        "Tue 2026-07-14 08:12:38.123456 UTC node-a kernel[n/a]: {}",
+        "[ 5102.118820] node-a kernel: {}",
+        "[ 5102.118820] kernel: {}",
+        "1782870000.123456 node-a kernel: {}",
+        "[Jul14 08:12] {}",
+        "[Jul 4 08:12] {}",
+        "[  +0.000005] {}",
+        "[ 5102.118820 <    0.000011>] {}",
+        "[<    0.000011>] {}",
+        "[Tue Jul 14 08:12:38 2026 <    0.000011>] {}",
+        "[ 5102.118820] [   T1234] {}",
+        "[ 5102.118820][    C0] {}",
+        "\ufeff[ 1.0] {}",
+        "[ 1.0] {}\r",
+    ],
+)
+def test_every_time_style_of_dmesg_and_journalctl(form):
+    assert told(journal=form.format(OFF) + "\n") == BROKEN
+    assert told(dmesg="[    0.000000] " + BOOT + "\n" + form.format(OFF) + "\n") == BROKEN
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Jul 14 08:12:38.123456 node-a mallory[7]: " + OFF,
+        "Jul 14 08:12:38 node-a kernel[7]: " + OFF,
+        "Tue 2026-07-14 08:12:38 UTC node-a mallory[user@1000.service]: " + OFF,
+        "1782870000.123456 node-a mallory[7]: " + OFF,
+        "[ 5102.118820] node-a mallory[7]: " + OFF,
+        "[ 5102.118820] node-a mallory[7]: x kernel: " + OFF,
+        "2026-07-14T08:12:38.123456789Z stdout F [ 5102.118820] " + OFF,
+    ],
+)
+def test_another_programs_line_is_no_kernels_in_any_style(line):
+    assert told(journal=line + "\n") == ("pass", [])
+
+
+def test_a_log_that_is_one_document():
+    rows = [{"pri": 5, "time": 0.0, "msg": BOOT}, {"pri": 3, "time": 5102.1, "msg": OFF}]
+    assert told(dmesg=json.dumps({"dmesg": rows}, indent=3)) == BROKEN
+    assert told(dmesg=json.dumps({"dmesg": [*rows[:1], {**rows[1], "pri": 12}]})) == ("pass", [])
+    assert told(dmesg=json.dumps({"dmesg": [*rows[:1], {**rows[1], "fac": "user"}]})) == ("pass", [])
+    record = {"_TRANSPORT": "kernel", "MESSAGE": OFF}
+    assert told(journal=json.dumps(record, indent=8) + "\n" + json.dumps(record, indent=8)) == BROKEN
+    assert told(journal=json.dumps([record])) == BROKEN
+    assert told(journal=json.dumps({**record, "_TRANSPORT": "syslog"}, indent=8)) == ("pass", [])
