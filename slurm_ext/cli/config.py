@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from slurm_ext import events
+from slurm_ext.cli.actor import actor
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config import snapshot, yaml_file
 from slurm_ext.config.locate import Located, config_path, locate, trail_path
@@ -144,12 +145,16 @@ def push_settings(settings: Settings, path: str) -> Settings:
     _needs_share(settings, path)
     log = trail_path(settings)
     told = events.Event(
-        "config.push", room="config", reason=f"{path} is handed to the nodes", config=settings.source_hash[:12]
+        "config.push",
+        room="config",
+        reason=f"{path} is handed to the nodes",
+        config=settings.source_hash[:12],
+        data={"actor": actor().data()},
     )
     try:
         events.append(log, told._replace(phase="intent"), durable=True)
         stamped = snapshot.push(settings, settings.site.share)
-        events.append(log, told._replace(phase="done", data={"generation": stamped.generation}))
+        events.append(log, told._replace(phase="done", data={**told.data, "generation": stamped.generation}))
     except OSError as exc:
         raise LackingError(f"cannot push: {exc}", remedy="Run it as root on a machine that may write there") from exc
     return stamped

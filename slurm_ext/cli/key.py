@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from slurm_ext import credential_tls, events, keys
-from slurm_ext.cli.mode import caller
+from slurm_ext.cli.mode import who
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.locate import trail_path
@@ -99,7 +99,7 @@ def own_folder() -> str:
 def _do(verb: str, work: Callable[..., keys.Change], folder: str, dry_run: bool, reason: str, as_json: bool) -> None:
     folder = folder or own_folder()
     told = events.Event(
-        f"key.{verb}", reason=reason or "no reason given", phase="intent", data={"folder": folder, "by": caller()}
+        f"key.{verb}", reason=reason or "no reason given", phase="intent", data={"folder": folder, **who()}
     )
     settings = located_settings()
     with _told_apart(folder):

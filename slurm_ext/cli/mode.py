@@ -10,6 +10,7 @@ import time
 import click
 
 from slurm_ext import events, shared
+from slurm_ext.cli.actor import actor
 from slurm_ext.cli.config import push_settings
 from slurm_ext.cli.output import say_json, say_table
 from slurm_ext.config import yaml_file
@@ -71,7 +72,7 @@ def set_mode(room: str, rung: str, dry_run: bool, reason: str, as_json: bool) ->
     was, generation = getattr(before.mode, room), 0
     if not dry_run:
         told = events.Event(
-            "mode.set", room=room, reason=reason or "no reason given", data={"was": was, "mode": rung, "by": caller()}
+            "mode.set", room=room, reason=reason or "no reason given", data={"was": was, "mode": rung, **who()}
         )
         try:
             events.append(trail_path(before), told._replace(phase="intent"), durable=True)
@@ -128,7 +129,7 @@ def on(room: str, dry_run: bool, as_json: bool) -> None:
             if shared.clear_switch(share, name) is None:
                 raise _unreachable(share)
             told = events.Event("mode.on", room=name, reason="the off switch is taken back", phase="done")
-            _tell(settings, told._replace(data={"by": caller()}))
+            _tell(settings, told._replace(data=who()))
     others = [switch for switch in known if switch.room == ALL and room != ALL and time.time() < switch.until]
     if as_json:
         say_json({"room": room, "cleared": mine, "dry_run": dry_run, "still_off_by_all": bool(others)})
@@ -159,7 +160,7 @@ def _throw(settings: Settings, switch: Off, *, dry_run: bool) -> None:
         reason=switch.reason,
         dry_run=dry_run,
         phase="intent",
-        data={"until": events.stamp(switch.until), "by": switch.by},
+        data={"until": events.stamp(switch.until), **who(), "by": switch.by},
     )
     if dry_run:
         if shared.switches(share) is None:
@@ -195,6 +196,11 @@ def span_s(text: str) -> float:
     if not 0 < seconds <= 30 * 86_400:
         raise UsageError(f"{text!r} is no span: expected 30m, 2h or 1d, at most 30d")
     return seconds
+
+
+def who() -> dict[str, object]:
+    """Return who runs the command, as events hold it: a name, and all that the machine knows of the person."""
+    return {"by": caller(), "actor": actor().data()}
 
 
 def caller() -> str:
