@@ -19,6 +19,7 @@ _LINK = pattern(
     r"(?:link |\d+/\d+: )?([\w.-]+)/(\d+):? (?:subnet_prefix \S+ )?(?:lid \S+ )?(?:sm_lid \S+ )?(?:lmc \S+ )?"
     r"state (\S+)(?: physical_state (\S+))?.*"
 )
+_DEVICE = pattern(r"\d{1,6}: ([\w.-]+): node_type ")
 _SLOT = pattern(r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) (.+)")
 _REVISION_GONE = pattern(r"\(rev ff\)")
 
@@ -123,6 +124,15 @@ def parse_rdma(text: str) -> tuple[list[Port], bool] | None:
     if not found and not whole:
         return None
     return found, whole and (not found or "physical_state" in stripped.splitlines()[-1])
+
+
+def parse_devices(text: str) -> list[str] | None:
+    """Return the devices that `rdma dev` (text or JSON) or `ibv_devices` lists, which tell no ports; None for another text."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].split() == ["device", "node", "GUID"]:
+        return [line.split()[0] for line in lines[1:] if not line.startswith("---")]
+    found = [_DEVICE.match(line) for line in lines]
+    return [row[1] for row in found if row] if found and all(found) else None
 
 
 def _devinfo(text: str) -> tuple[list[Port], bool]:

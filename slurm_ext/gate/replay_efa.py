@@ -187,6 +187,11 @@ def _rdma(text: str, wanted: Wanted, case: Case) -> list[Judged]:
     parsed = rdma_text.parse_rdma(text)
     if failed:
         return failed
+    if parsed is None and (devices := rdma_text.parse_devices(text)) is not None:
+        names = [name for name in devices if efa_facts.is_efa_name(name)]
+        if devices and not names and wanted.number is None:
+            return [judged(UNKNOWN, "efa.none", "node", "none", "RDMA devices, and none is EFA")]
+        return efa_rules.judge_count(names, wanted, "the list of RDMA devices")
     if parsed is None:
         return [judged(UNKNOWN, "efa.output-unknown", "node", "none", "no list of RDMA links", text.strip()[:120])]
     ports, whole = parsed

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_ext.aws import efa_types
-from slurm_ext.gate import efa_missing
+from slurm_ext.gate import efa_counters, efa_facts, efa_missing
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,14 @@ def test_one_reading_of_the_counters(counters, expected):
 def test_growth_between_two_readings(before, after, context, expected):
     roles = {"tree_before": tree(P4D, **before), "tree_after": tree(P4D, **after)}
     assert answer(roles, instance_type="p4d.24xlarge", context=context) == expected
+
+
+def test_what_timed_out_was_sent_again_and_is_one_event():
+    grown = {"retrans_timeout_events": 412, "retrans_pkts": 10**6, "retrans_bytes": 10**9, "rx_drops": 0}
+    before, after = (efa_facts.read(tree(P4D[:1], **counts)).devices for counts in ({}, grown))
+    (found,) = efa_counters.judge_growth(before, after, 60.0)
+    assert found.finding.id == "efa.retransmission-timeouts"
+    assert len(found.finding.evidence) == 3
 
 
 def test_without_a_type_the_first_reading_tells_how_many():

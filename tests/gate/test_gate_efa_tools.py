@@ -145,6 +145,21 @@ def test_lists_of_links(text, instance_type, expected):
     assert answer({"rdma_link": text}, instance_type=instance_type) == expected
 
 
+DEV = "".join(f"{n}: {d}: node_type unspecified fw 0.0.0.0 node_guid 0000:0000:0000:0000\n" for n, d in enumerate(P4D))
+IBV = "    device          \t   node GUID\n    ------          \t----------------\n"
+IBV += "".join(f"    {d}\t0000000000000000\n" for d in P4D)
+
+
+def test_lists_of_devices_without_ports():
+    for text in (DEV, IBV):
+        short = "".join(line for line in text.splitlines(True) if P4D[1] not in line)
+        assert answer({"rdma_link": text}, instance_type="p4d.24xlarge") == PASS
+        assert answer({"rdma_link": short}, instance_type="p4d.24xlarge") == lacking(P4D[1])
+        listed = {"command": "ibv_devices", "exit_code": 0}
+        assert answer({"stdout": short}, instance_type="p4d.24xlarge", context=listed) == lacking(P4D[1])
+    assert answer({"rdma_link": "0: mlx5_0: node_type ca fw 28.41.1000 node_guid 0:0\n"}) == NODE_NONE
+
+
 def lspci(names, form="{a} Ethernet controller: Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n", **more):
     out = "00:00.0 Host bridge: Intel Corporation 440FX\n27:00.0 Ethernet controller: Amazon.com, Inc. Elastic Network Adapter (ENA)\n"
     for name in names:
