@@ -31,7 +31,7 @@ def judge_case(case: Case) -> Verdict:
     """Return the verdict over one case."""
     case = case._replace(
         texts={role: _tame(text) for role, text in case.texts.items()},
-        context={key: _plain(value) for key, value in case.context.items()},
+        context=_ended({key: _plain(value) for key, value in case.context.items()}),
     )
     if case.group in _APART:
         room = import_module(f"slurm_ext.gate.replay_{case.group}")
@@ -44,6 +44,14 @@ def judge_case(case: Case) -> Verdict:
 def _tame(text: str) -> str:
     """Return the text without numbers of hundreds of digits: nothing counts so far, and Python refuses to read them."""
     return _ENDLESS.sub("?", text) if len(text) >= _DIGITS_MAX else text
+
+
+def _ended(context: dict[str, Any]) -> dict[str, Any]:
+    """Return the context with a run that timeout(1) ended (124, or 137 where it had to kill) told as one that timed out."""
+    limited = "timeout" in str(context.get("command", "")).split(" ", 1)[0]
+    if context.get("exit_code") == 124 or (limited and context.get("exit_code") == 137):
+        return {**context, "timed_out": True}
+    return context
 
 
 def _plain(value: Any) -> Any:

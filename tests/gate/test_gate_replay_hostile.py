@@ -162,3 +162,16 @@ def test_prose_is_no_table(group, role, text):
 def test_tables_without_a_header_are_read(group, role, text, expected):
     told = replay.judge_case(Case("/c", group, "p5.48xlarge", {role: text}, {"jobs_on_node": []}))
     assert told.verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("context", "verdict", "target"),
+    [
+        ({"command": "timeout 10 stat /fsx/a", "exit_code": 124}, "unknown", "fs:/fsx"),
+        ({"command": "/usr/bin/timeout -k 1 10 stat /fsx/a", "exit_code": 137}, "unknown", "fs:/fsx"),
+        ({"command": "stat /fsx/a", "exit_code": 137}, "unknown", "node"),
+    ],
+)
+def test_a_run_that_timeout_ended_has_timed_out(context, verdict, target):
+    told = replay.judge_case(Case("/c", "lustre", "", {"stdout": ""}, {**context, "mount": "/fsx"}))
+    assert (told.verdict, [finding.target for finding in told.findings]) == (verdict, [target])
