@@ -10,11 +10,12 @@ import os
 import signal
 import time
 
+from slurm_ext import shared
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import rules
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import conclude, judged
-from slurm_ext.hooks import slow_state
+from slurm_ext.hooks import slow_place, slow_state
 from slurm_ext.hooks.slow_state import Running
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import UNKNOWN
@@ -58,6 +59,8 @@ def end(run_dir: str, timeout_s: float) -> bool:
                 asked.add(process.pid)
                 _signal(process, signal.SIGKILL if killing else signal.SIGTERM)
         time.sleep(PAUSE_S)
+    if shared.NODE_NAME.fullmatch(who.node):
+        slow_place.forget(who.node)
     slow_state.remove_running(run_dir)
     return True
 

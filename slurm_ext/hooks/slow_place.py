@@ -72,12 +72,13 @@ def _cgroup(node: str, cgroups: str) -> str:
     return f"in a control group of its own, {'at most ' + str(MEMORY_BYTES >> 30) + ' GiB' if bounded else 'unbounded'}"
 
 
-def forget(node: str, *, cgroups: str = CGROUPS) -> None:
-    """Leave the control group of a slow check, where we are in it, and remove it; one with other processes stays."""
+def forget(node: str, *, cgroups: str = CGROUPS, leave: bool = False) -> None:
+    """Remove the control group of a slow check, which we `leave` first where we are in it; one with processes stays."""
     for top in (cgroups, os.path.join(cgroups, "memory")):
         folder = os.path.join(top, f"fmslurm-slow-{node}")
         if os.path.isdir(folder):
-            _write(os.path.join(top, "cgroup.procs"), str(os.getpid()))
+            if leave:
+                _write(os.path.join(top, "cgroup.procs"), str(os.getpid()))
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
 

@@ -92,7 +92,7 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
     mine = slow_end.read(os.getpid())
     token = os.urandom(16).hex()
     assert mine is not None, "there is a /proc here"
-    who = Running(mine.pid, mine.start, token, slow_state.machine_boot_id(), order.level, began)
+    who = Running(mine.pid, mine.start, token, slow_state.machine_boot_id(), order.level, began, order.node)
     slow_state.write_running(order.run_dir, who)
     # Only now: a prolog that began meanwhile either sees this file, or is seen here.
     if why := idle():
@@ -106,7 +106,7 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
         slow_result.write(order.run_dir, last)
     except OSError as exc:
         last = last._replace(said=f"{last.said}; not kept: {exc}")
-    slow_place.forget(order.node)
+    slow_place.forget(order.node, leave=True)
     if not [process for process in slow_end.alive(who) if process.pid != who.pid]:
         slow_state.remove_running(order.run_dir)
     if tell is not None and last.outcome != ENDED:  # a job waits for this process to be gone

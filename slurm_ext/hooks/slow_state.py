@@ -35,6 +35,7 @@ class Running(NamedTuple):
     boot_id: str
     level: str = ""
     began_s: float = 0.0
+    node: str = ""
 
 
 def machine_boot_id() -> str:
@@ -58,6 +59,7 @@ def running(run_dir: str) -> Running | None:
             str(data["boot_id"]),
             str(data.get("level", "")),
             float(data.get("began_s", 0.0)),
+            str(data.get("node", "")),
         )
     except (AssertionError, KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -65,6 +65,12 @@ def run_dir(tmp_path: Path) -> Iterator[str]:
     for process in slow_end.alive(who) if who is not None else ():
         if process.ours:
             os.kill(process.pid, signal.SIGKILL)
+    until(lambda: is_gone(node_of(str(folder))), "its control group is gone")
+
+
+def is_gone(node: str) -> bool:
+    slow_place.forget(node)
+    return not Path(f"{slow_place.CGROUPS}/memory/fmslurm-slow-{node}").exists()
 
 
 def program(run_dir: str, script: str) -> str:
@@ -159,7 +165,6 @@ def test_it_leaves_slurmds_control_group_and_is_bounded_in_one_of_its_own(run_di
     if not any(line.endswith(folder) for line in lines):
         pytest.skip(f"no control groups that can be made here: {lines}")
     assert slow.end_running(run_dir, 20.0)
-    slow_place.forget(node_of(run_dir))
     assert not Path(f"{slow_place.CGROUPS}{folder}").exists()
     assert not Path(f"{slow_place.CGROUPS}/memory{folder}").exists()
 
@@ -178,8 +183,8 @@ def test_two_at_once_are_one(run_dir: str) -> None:
 
 
 def test_a_job_ends_it_kindly_and_finds_the_gpus_free(run_dir: str) -> None:
-    assert start(run_dir, f"trap 'echo asked >{run_dir}/asked; exit 1' TERM\nsleep 600 & wait")
-    until(lambda: runs(run_dir), "it runs")
+    assert start(run_dir, f"trap 'echo asked >{run_dir}/asked; exit 1' TERM\n>{run_dir}/ready\nsleep 600 & wait")
+    until((Path(run_dir) / "ready").exists, "it runs, and listens")
     assert slow.end_running(run_dir, 20.0)
     assert (Path(run_dir) / "asked").read_text() == "asked\n", "dcgmi is asked first: DCGM stops its diagnostic for it"
     assert last(run_dir).outcome == ENDED
@@ -188,8 +193,8 @@ def test_a_job_ends_it_kindly_and_finds_the_gpus_free(run_dir: str) -> None:
 
 
 def test_what_does_not_heed_a_word_is_killed_in_time(run_dir: str) -> None:
-    assert start(run_dir, "trap '' TERM\nwhile :; do sleep 600 & wait; done")
-    until(lambda: runs(run_dir), "it runs")
+    assert start(run_dir, f"trap '' TERM\n>{run_dir}/ready\nwhile :; do sleep 600 & wait; done")
+    until((Path(run_dir) / "ready").exists, "it runs, and is deaf")
     pid = int((Path(run_dir) / "pid").read_text())
     assert slow.end_running(run_dir, 2.0)
     assert slow_end.read(pid) is None or slow_end.read(pid).state in "ZX"  # type: ignore[union-attr]
@@ -381,7 +386,7 @@ def test_control_groups_of_version_2_are_used_as_such() -> None:
         "from slurm_ext.hooks import slow_place\n"
         f"print(slow_place._cgroup('t-two', {unified!r}))\n"
         "print(open('/proc/self/cgroup').read().count('/fmslurm-slow-t-two'))\n"
-        f"slow_place.forget('t-two', cgroups={unified!r})\n"
+        f"slow_place.forget('t-two', cgroups={unified!r}, leave=True)\n"
         "print(open('/proc/self/cgroup').read().count('/fmslurm-slow-t-two'))\n"
     )
     done = subprocess.run(
