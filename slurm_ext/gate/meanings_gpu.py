@@ -202,6 +202,13 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning("gpu.none-expected", "This instance type has no GPU, and none is there.", "none", NO, (page.NVIDIA_SMI,)),
     Meaning(
+        "gpu.pcie-generation",
+        "A GPU at work has its PCIe link at a lower generation than both ends can do: copies to and from the host are slower.",
+        "warn",
+        NO,
+        (page.NVIDIA_SMI, page.GPU_DEBUG),
+    ),
+    Meaning(
         "gpu.persistence-off",
         "Persistence mode is off: the driver is torn down after each job, and the next one waits for it.",
         "warn",

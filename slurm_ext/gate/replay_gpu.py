@@ -7,9 +7,15 @@ from slurm_ext.captured import Case
 from slurm_ext.gate import gpu_nvlink, gpu_rules, smi, smi_forms, smi_table
 from slurm_ext.gate.model import Judged, Smi, judged
 from slurm_ext.patterns import pattern
-from slurm_ext.verdict import FAIL, PASS, UNKNOWN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
-_ANSWERS = ("smi_q_xml", "smi_q_text", "smi_csv", "smi_csv_loaded", "stdout")
+_ANSWERS = ("smi_q_xml", "smi_q_text", "smi_csv", "smi_csv_second", "smi_csv_loaded", "stdout")
+
+#: From this share of its time (per cent) a GPU is at work, and its link at full speed (generation falls at idle only).
+_AT_WORK = 50
+
+#: What a window's growth notes in passing says nothing that a capture's reader must know beside the state itself.
+_NOTES = ("gpu.ecc-uncorrected-grew", "gpu.ecc-corrected-grew", "gpu.rows-remapped")
 _QUERY = pattern(r"--query-gpu[= ](\S+)")
 _NO_TOOL = ("command not found", "No such file or directory", "not found")
 
@@ -45,7 +51,8 @@ class _Reader:
     def judge(self) -> list[Judged]:
         items: list[Judged] = []
         asked = False
-        second = smi.parse_csv(self._csv("smi_csv_second")) if "smi_csv_second" in self.texts else None
+        later = next((role for role in ("smi_csv_second", "smi_csv_loaded") if role in self.texts), "")
+        second = _distinct(smi.parse_csv(self._csv(later))) if later else None
         printed = smi.parse_csv(self._csv("smi_csv")) if "smi_csv" in self.texts else None
         under_mig: set[int] = set()
         for role in self._roles():
@@ -58,6 +65,8 @@ class _Reader:
                 boot_age_s=self.boot_age_s,
                 second=second if role == "smi_csv" else None,
             )
+            if role.startswith("smi_csv"):
+                items += _generation(self._csv(role), loaded=role == "smi_csv_loaded")
         if "stderr" in self.texts and not asked and not {"nvlink", "topo"} & set(self.texts):
             asked = True
             items += gpu_rules.judge(self._run(Smi(complete=False)), expected_gpus=self.expected)
@@ -98,7 +107,7 @@ class _Reader:
             return smi_table.parse(text)
         if head.startswith("GPU ") and (listed := smi_table.parse_list(text)) is not None:
             return listed
-        return smi.parse_csv(self._csv(role)) if text.strip() else Smi(complete=False)
+        return _distinct(smi.parse_csv(self._csv(role))) if text.strip() else Smi(complete=False)
 
     def _run(self, parsed: Smi) -> Smi:
         """Return the parsed output with how its run ended, and with what stood in the other stream."""
@@ -128,10 +137,46 @@ class _Reader:
             failed = any(item.finding.id == "gpu.smi-failed" for item in items)
             if not failed or any(words in said for words in _NO_TOOL):
                 return [judged(PASS, "gpu.none-expected", "node", "none", f"{self.case.instance_type} has no GPU")]
+        held = {item.finding.target for item in items if item.finding.id in ("gpu.hw-power-brake", "gpu.hw-thermal")}
+        items = [
+            item
+            for item in items
+            if item.finding.id not in _NOTES
+            and (item.finding.id != "gpu.slowed-now" or item.finding.target not in held)
+        ]
         kept: dict[tuple[str, str], Judged] = {}
         for item in items:  # two views of one run say the same thing twice
             kept.setdefault((item.finding.id, item.finding.target), item)
         return list(kept.values())
+
+
+def _distinct(run: Smi) -> Smi:
+    """Return the answer without UUIDs where they name no single GPU: captures may have replaced them all by one."""
+    if len({gpu.uuid for gpu in run.gpus}) == len(run.gpus):
+        return run
+    return run._replace(gpus=tuple(gpu._replace(uuid="") for gpu in run.gpus))
+
+
+def _generation(text: str, *, loaded: bool) -> list[Judged]:
+    """Return the GPUs at work whose PCIe link runs at a lower generation than both ends have."""
+    lines = text.splitlines()
+    names = _names(lines[0]) if lines else []
+    items = []
+    for line in lines[1:]:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(names):
+            continue
+        row = dict(zip(names, cells, strict=True))
+        busy = smi.count(row.get("utilization.gpu"))
+        now = smi.count(row.get("pcie.link.gen.current") or row.get("pcie.link.gen.gpucurrent"))
+        ends = [smi.count(row.get(f"pcie.link.gen.{end}")) for end in ("max", "gpumax", "hostmax")]
+        most = min((end for end in ends if end), default=None)
+        if now and most and now < most and (loaded or (busy is not None and busy >= _AT_WORK)):
+            number, pci = smi.count(row.get("index")), smi.pci_address(row.get("pci.bus_id", ""))
+            target = f"gpu:{number}" if number is not None else f"gpu@{pci}"
+            words = f"PCIe generation {now} of {most} while it is at work"
+            items.append(judged(WARN, "gpu.pcie-generation", target, "warn", words))
+    return items
 
 
 def _names(line: str) -> list[str]:

@@ -233,3 +233,35 @@ def test_types_outside_the_training_catalogue_are_counted_too():
     assert told(kind="g5.xlarge", smi_csv=f"{ASKED}\n{rows[:40].splitlines()[0]}\n") == NOTHING
     assert told({"exit_code": 9}, "g6e.xlarge", stdout=NO_DRIVER) == ("fail", [("node", "drain")])
     assert told({"exit_code": 9}, "trn1.32xlarge", stdout=NO_DRIVER) == ("pass", [("node", "none")])
+
+
+READING = "timestamp, index, uuid, pci.bus_id, utilization.gpu, pcie.link.gen.current, pcie.link.gen.max, {}\n"
+BRAKE = "clocks_event_reasons_counters.hw_power_brake_slowdown"
+
+
+def reading(second, *, brake=0, busy="0 %", generation=5, extra="0", name=BRAKE):
+    rows = "".join(
+        f"2026/07/14 08:12:{second:02d}.500, {n}, GPU-0, 00000000:{n + 16:02X}:00.0, {busy}, {generation if n == 3 else 5}, 5, "
+        f"{brake if n == 3 else extra}\n"
+        for n in range(8)
+    )
+    return READING.format(name) + rows
+
+
+def test_two_readings_tell_what_one_cannot_and_the_later_one_is_read_too():
+    held = ("fail", [("gpu:3", "drain")])
+    assert told(smi_csv=reading(0), smi_csv_second=reading(40, brake=40_000_000)) == held
+    assert told(smi_csv=reading(0), smi_csv_loaded=reading(40, brake=40_000_000)) == held
+    assert told(smi_csv=reading(0), smi_csv_second=reading(40)) == NOTHING
+    assert told(smi_csv=reading(0), smi_csv_second=reading(40, brake=400_000)) == ("warn", [("gpu:3", "warn")])
+    errors = "ecc.errors.uncorrected.volatile.total"
+    later = reading(40, name=errors, brake=2)
+    assert told(smi_csv=reading(0, name=errors), smi_csv_second=later) == ("fail", [("gpu:3", "reset-gpu")])
+
+
+def test_a_links_generation_counts_at_work_only():
+    slow = ("warn", [("gpu:3", "warn")])
+    assert told(smi_csv=reading(0, generation=1)) == NOTHING
+    assert told(smi_csv=reading(0, generation=1, busy="100 %")) == slow
+    assert told(smi_csv=reading(0, generation=1), smi_csv_loaded=reading(40, generation=1)) == slow
+    assert told(smi_csv=reading(0, generation=1), smi_csv_loaded=reading(40)) == NOTHING
