@@ -218,7 +218,8 @@ def _lspci(text: str, wanted: Wanted, case: Case, kernel: list[str] | None) -> l
         for function in functions:
             name = efa_facts.name_at(function.address)
             if name not in kernel and f"efa:{function.address}" not in told:
-                items.append(judged(FAIL, "efa.driver-not-bound", f"efa:{name}", "drain", line))
+                # What the driver made nothing of has no name but its address.
+                items.append(judged(FAIL, "efa.driver-not-bound", f"efa:{function.address}", "drain", line))
     return items
 
 
@@ -242,7 +243,8 @@ def _fi_info(text: str, wanted: Wanted, case: Case, kernel: list[str] | None) ->
 
 def _one_event(items: list[Judged]) -> list[Judged]:
     """Return the findings without those that tell one event again: a gone device is gone in every view."""
-    missing = {item.finding.target for item in items if item.finding.id in ("efa.missing", "efa.driver-not-bound")}
+    unbound = {_named(item.finding.target) for item in items if item.finding.id == "efa.driver-not-bound"}
+    missing = {item.finding.target for item in items if item.finding.id == "efa.missing"} | unbound
     if any(item.verdict != PASS and item.finding.id != "efa.no-reference" for item in items):
         items = [item for item in items if item.finding.id != "efa.no-reference"]  # something else is known, or is not
     kept: dict[tuple[str, str], Judged] = {}
@@ -255,9 +257,13 @@ def _one_event(items: list[Judged]) -> list[Judged]:
             and (target in missing or (target == "node" and told_of_node))
         ):
             continue
-        if id_ == "efa.missing" and target in {
-            other.finding.target for other in items if other.finding.id == "efa.driver-not-bound"
-        }:
+        if id_ == "efa.missing" and target in unbound:
             continue
         kept.setdefault((id_, target), item)
     return list(kept.values())
+
+
+def _named(target: str) -> str:
+    """Return a target by the name that the kernel gives to the device at an address, where it is one."""
+    name = efa_facts.name_at(target.removeprefix("efa:"))
+    return f"efa:{name}" if name else target
