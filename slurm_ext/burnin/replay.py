@@ -96,7 +96,7 @@ def _one(verdict: str, name: str, action: str, word: str, rule: str) -> Verdict:
 def _twice(first: Verdict, second: Verdict) -> Verdict:
     """Return the verdict over two runs: dips without fault happen, wrong values and hangs do not.
 
-    What only one of two runs shows of speed is worth a word, not a drain; a second run without a result takes nothing back.
+    A run below the floor beside a good one is worth a word, not a drain; a second run without a result takes nothing back.
     """
     for one in (first, second):
         if one.verdict == FAIL and one.rule != "perf.floor":
@@ -106,7 +106,7 @@ def _twice(first: Verdict, second: Verdict) -> Verdict:
     if FAIL in (first.verdict, second.verdict):
         which, reason = ("first", first.reason) if first.verdict == FAIL else ("second", second.reason)
         return _one(WARN, "busbw-dip", "warn", f"only in the {which} of two runs: {reason}", "perf.second-run")
-    return first if first.verdict == WARN else second
+    return second  # a dip that a second run does not show has passed; one that only the second shows has come
 
 
 def judge_table(table: Table, context: Mapping[str, Any]) -> Verdict:

@@ -261,6 +261,18 @@ def test_of_two_runs_what_both_show_counts(
     assert replay.judge(str(tmp_path)).verdict == expected
 
 
+def test_a_dip_that_the_second_run_does_not_show_has_passed(tmp_path: Path) -> None:
+    dip = table((GIB >> 2, 340.0, "0"), (GIB >> 1, 90.0, "0"), (GIB, 365.0, "0"))
+    even = table((GIB >> 2, 340.0, "0"), (GIB >> 1, 350.0, "0"), (GIB, 365.0, "0"))
+    files = {role: role for role in ("perf_log", "perf_log_second", "context")}
+    (tmp_path / "case.json").write_text(json.dumps({"group": "perf", "files": files}))
+    (tmp_path / "context").write_text(json.dumps(FLOOR))
+    for first, second, expected in ((dip, even, "pass"), (even, dip, "warn"), (dip, dip, "warn"), (even, even, "pass")):
+        (tmp_path / "perf_log").write_text(first)
+        (tmp_path / "perf_log_second").write_text(second)
+        assert replay.judge(str(tmp_path)).verdict == expected
+
+
 @pytest.mark.parametrize("wrong_run", ["perf_log", "perf_log_second"])
 def test_wrong_values_of_either_run_fail(tmp_path: Path, wrong_run: str) -> None:
     for role in ("perf_log", "perf_log_second"):
