@@ -39,6 +39,7 @@ test-matrix: setup ## the cluster tests on three Slurm versions
 
 soak: setup ## what takes hours: a million histories, long kills, fuzzing
 	$(BIN)/python -m pytest -m soak -s
+	FMSLURM_BREAKER_EXAMPLES=20000 $(BIN)/python -m pytest tests/slurm/test_slurm_breaker_properties.py
 	FMSLURM_SOAK_KILLS=20000 $(BIN)/python -m pytest -m '' tests/staging/test_staging_agent.py -k killed_at_random
 
 check: lint types arrows ## lint, types and import arrows

@@ -37,6 +37,9 @@ TRIES = 200
 #: Entries beyond this many are removed, oldest first, once they are older than this (seconds).
 KEPT, KEPT_S = 500, 30 * 86_400.0
 
+#: A claim takes seconds: a file that it writes first and that is this old (seconds) is nobody's.
+SCRATCH_S = 86_400.0
+
 NOT_WRITTEN = "the ledger of drains cannot be written, so nothing is drained"
 
 _NUMBER = pattern(r"([0-9]{8})\.json")
@@ -139,7 +142,7 @@ def _claim(
                 known[number] = _entry(path, number, os.stat(scratch).st_mtime)
                 continue
             sync_folder(folder)
-            _prune(folder, known)
+            _prune(folder, known, os.stat(scratch).st_mtime)
             return ruling
         return Ruling(False, f"{TRIES} others were first in the ledger of drains, so nothing is drained")
     except OSError as exc:
@@ -187,8 +190,14 @@ def _entry(path: str, number: int, now: float) -> Entry:
         return unknown
 
 
-def _prune(folder: str, known: Mapping[int, Entry]) -> None:
-    """Remove the oldest entries beyond KEPT; the last numbers always stay, since the next one is counted from them."""
+def _prune(folder: str, known: Mapping[int, Entry], now: float) -> None:
+    """Remove the oldest entries beyond KEPT, and what claims that were killed left behind. The last numbers always stay, since
+    the next one is counted from them."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name.startswith(".") and now - os.lstat(path).st_mtime > SCRATCH_S:
+                os.unlink(path)
     for number in sorted(known)[:-KEPT]:
         if known[number].age_s > KEPT_S:
             with contextlib.suppress(OSError):

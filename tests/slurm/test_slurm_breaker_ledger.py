@@ -265,6 +265,15 @@ def test_old_entries_are_removed_and_the_count_goes_on(share: str, monkeypatch: 
     assert names(share) == [f"{number:08d}.json" for number in (2, 5, 6, 7, 8)]
 
 
+def test_what_a_killed_claim_left_goes_in_time(share: str) -> None:
+    for name, age_s in ((".n7.0123456789ab", 90_000), (".n8.0123456789ab", 60)):
+        path = Path(share, "ledger", name)
+        path.write_text("{")
+        os.utime(path, (time.time() - age_s,) * 2)
+    assert claim(share, "n1").allowed
+    assert names(share) == [".n8.0123456789ab", "00000001.json"]
+
+
 def test_the_entry_says_for_what(share: str) -> None:
     claim(share, "n1", data={"finding": "gpu.lost", "target": "gpu:3", "job": "7"})
     entry = json.loads(Path(share, "ledger", "00000001.json").read_text())
