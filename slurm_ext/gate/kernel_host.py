@@ -233,8 +233,12 @@ def judge_links(texts: Iterable[str]) -> list[Judged]:
     return items + [judged(PASS, "lustre.connection-restored", where, "none", text) for where, text in back.items()]
 
 
+#: What memory tells beside an error that was not corrected: of the same event, and less.
+_WITH_GRAVE = ("memory.dimm-corrected", "host.memory-poisoned")
+
+
 def one_event(items: Sequence[Judged]) -> list[Judged]:
-    """Return one finding for each disk, Lustre target and memory: a controller that dies takes its blocks along."""
+    """Return one finding for each disk, EFA device, Lustre target and memory: what dies takes its parts along."""
     best: dict[str, Judged] = {}
     for item in items:
         key = _part(item.finding.target)
@@ -242,11 +246,11 @@ def one_event(items: Sequence[Judged]) -> list[Judged]:
             best[key] = item
     grave = any(item.finding.id == "memory.dimm-uncorrected" for item in items)
     kept = [item for item in items if (key := _part(item.finding.target)) == "" or best[key] is item]
-    return [item for item in kept if not (grave and item.finding.id == "memory.dimm-corrected")]
+    return [item for item in kept if not (grave and item.finding.id in _WITH_GRAVE)]
 
 
 def _part(target: str) -> str:
     """Return the part that a target belongs to: `disk:nvme2` for its block device `disk:nvme2n1p1`; nothing for others."""
     if target.startswith("disk:nvme"):
         return "disk:nvme" + target[len("disk:nvme") :].partition("n")[0]
-    return target if target.startswith(("disk:", "ost:", "mdt:")) else ""
+    return target if target.startswith(("disk:", "efa:", "ost:", "mdt:")) else ""

@@ -156,6 +156,23 @@ def test_a_corrected_error_beside_one_that_was_not_is_no_news():
     ) == [NODE_REPLACE]
 
 
+def test_a_page_that_is_given_up_is_of_the_error_that_killed_a_program():
+    lines = (
+        "Memory failure: 0x1f40a2: Killing python3:77 due to hardware memory corruption",
+        "Memory failure: 0x1f40a2: recovery action for dirty LRU page: Recovered",
+    )
+    assert told(*lines) == [NODE_REPLACE]
+    assert told(lines[1]) == [NODE_WARN]
+
+
+def test_an_efa_device_that_fell_silent_is_one_event():
+    assert told(
+        "infiniband rdmap79s0: Failed to process command REG_MR (opcode 7) comp_status 1 err -22",
+        "infiniband rdmap79s0: The device didn't send any completion for admin cmd",
+        "infiniband rdmap80s0: Failed to process command REG_MR (opcode 7) comp_status 1 err -22",
+    ) == [("fail", "efa:rdmap79s0", "replace"), ("warn", "efa:rdmap80s0", "warn")]
+
+
 LOST = "Lustre: fs-OST0002-osc-ffff90a1c0a8e000: Connection to fs-OST0002 (at 10.0.0.41@tcp) was lost; in progress operations wait"
 BACK = "Lustre: fs-OST0002-osc-ffff90a1c0a8e000: Connection restored to fs-OST0002 (at 10.0.0.41@tcp)"
 EVICTED = "LustreError: 167-0: fs-OST0002-osc-ffff90a1c0a8e000: This client was evicted by fs-OST0002; in progress operations fail."
