@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_ext import events
 from slurm_ext.config.model import Settings
 from slurm_ext.slurm import ledger, suppressed
 from slurm_ext.slurm.breaker import FIRST_BOOT, Entry, drain_limit, fleet_size
+from slurm_ext.slurm.breaker_events import MORE, NO_LEDGER, OPEN
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.suppressed import Suppressed
 
 #: A person waits longer (seconds) than a hook: there may be hundreds of records.
 TIMEOUT_S = 10.0
+
+
+_STEPS = (
+    "`fmslurm status` names the nodes and their findings: are the nodes bad, or are we?",
+    "One finding everywhere since one moment: suspect a change. `fmslurm off gate --for 2h --reason TEXT`, or gate.disabled",
+    "If they are bad: `fmslurm node drain -w NODES --reason TEXT` drains by hand, which no breaker bounds",
+)
+
+#: Events and rules of the breaker that somebody may be woken for: what they mean, and what to do.
+MEANINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    OPEN: (
+        "As many nodes were drained within the hour as drain.max_per_hour and drain.max_percent_per_hour allow. Another one is"
+        " convicted and stays in use; its job goes back without it (drain.when_open). Written once for each time it opens.",
+        _STEPS,
+    ),
+    MORE: ("The breaker is open and has held back ten nodes by now, a hundred, a thousand.", _STEPS),
+    NO_LEDGER: (
+        "A convicted node was not drained, since the ledger of drains on the share cannot be read or written.",
+        (
+            "Is site.share mounted, not full, and root's with mode 0755?",
+            "Is its folder `ledger` there? `fmslurm install` makes it.",
+        ),
+    ),
+}
+
+
+def meaning(id_: str) -> dict[str, Any] | None:
+    """Return what an event or a rule of the breaker means as plain data, None for another id."""
+    if id_ not in MEANINGS:
+        return None
+    means, steps = MEANINGS[id_]
+    page = "docs/operations/many-nodes-drained-at-once.md"
+    return {"id": id_, "kind": "alert", "means": means, "steps": list(steps), "pages": [page]}
 
 
 class Breaker(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from slurm_ext.cli import breaker
 from slurm_ext.cli.output import say_json
 from slurm_ext.errors import UsageError
 
@@ -16,10 +17,16 @@ from slurm_ext.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(id_: str, as_json: bool) -> None:
     """Say what ID means: a finding (gpu.xid-79), a rule of `fmslurm why`, or a configuration key (gate.deadline_s)."""
-    found = [one for one in (finding(id_), _key(id_), _signature(id_), _rule(id_)) if one is not None]
+    found = [
+        one for one in (finding(id_), _key(id_), _signature(id_), _rule(id_), breaker.meaning(id_)) if one is not None
+    ]
     if not found:
         raise unknown(
-            id_, [*_closest(id_, [*_finding_ids(id_), *_keys(), *_signatures(), *_rules()]), *_finding_ids(id_)]
+            id_,
+            [
+                *_closest(id_, [*_finding_ids(id_), *_keys(), *_signatures(), *_rules(), *breaker.MEANINGS]),
+                *_finding_ids(id_),
+            ],
         )
     if as_json:
         say({**found[0], "also": found[1:]}, as_json=True)

@@ -17,6 +17,9 @@ from slurm_ext.verdict import Finding, one_line
 #: The event that a page is made of, once for each time the breaker opens; and how it goes on to grow.
 OPEN, MORE = "breaker.open", "breaker.more"
 
+#: The rule of such an event where there is no ledger to count in.
+NO_LEDGER = "breaker.no-ledger"
+
 
 def hold_back(
     settings: Settings, journal: Journal, event: Event, finding: Finding, ruling: Ruling, *, now: float
@@ -46,7 +49,7 @@ def page(event: Event, ruling: Ruling, noted: Noted) -> Event:
     names = ", ".join(noted.nodes[:10]) + (f" and {noted.total - 10} more" if noted.total > 10 else "")
     return event._replace(
         event=OPEN if noted.first else MORE,
-        rule=OPEN if ruling.limit >= 0 else "breaker.no-ledger",
+        rule=OPEN if ruling.limit >= 0 else NO_LEDGER,
         reason=one_line(f"not drained though convicted: {names}; {ruling.reason}", 400),
         decision="page",
         phase="fact",

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from slurm_ext.cli import breaker
+from slurm_ext.cli.explain import explain
 from slurm_ext.config.model import Drain, Settings
 from slurm_ext.slurm import ledger, suppressed
 from slurm_ext.slurm.model import Node
@@ -79,3 +81,11 @@ def test_a_ledger_that_is_gone_is_said(settings: Settings) -> None:
     without = settings._replace(site=settings.site._replace(share=""))
     assert breaker.words(look(without), "") == []
     assert breaker.as_data(look(without))["open"] is True
+
+
+@pytest.mark.parametrize("id_", ["breaker.open", "breaker.more", "breaker.no-ledger"])
+def test_who_is_woken_can_ask_what_it_means(id_: str) -> None:
+    done = CliRunner().invoke(explain, [id_])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"{id_} (alert)\n")
+    assert "what to do:" in done.output
