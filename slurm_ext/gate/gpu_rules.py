@@ -200,11 +200,12 @@ def _fabric(gpus: Sequence[Gpu], boot_age_s: float | None) -> list[Judged]:
     ]
     items = []
     if waiting:
-        target = "node" if len(waiting) == len(gpus) else waiting[0].target
+        targets = ["node"] if len(waiting) == len(gpus) else [gpu.target for gpu in waiting]
         age = f"{boot_age_s:.0f} s after boot" if boot_age_s is not None else "at a time since boot that is not known"
         line = f"fabric state {waiting[0].fabric_state} on {len(waiting)} GPUs {age}"
         late = boot_age_s is not None and boot_age_s > FABRIC_GRACE_S
-        items.append(judged(FAIL if late else UNKNOWN, "gpu.fabric-not-ready", target, "drain", line))
+        word = FAIL if late else UNKNOWN
+        items += [judged(word, "gpu.fabric-not-ready", target, "drain", line) for target in targets]
     for gpu in gpus:
         health = gpu.fabric_health.lower()
         if health and health not in ("healthy", "full", "false", "no"):

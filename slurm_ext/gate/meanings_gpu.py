@@ -200,6 +200,13 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.NVIDIA_SMI,),
         ("`nvidia-smi -e 1` and a reset turn it on.",),
     ),
+    Meaning(
+        "gpu.fabric-no-domain",
+        "A GPU of a rack with one NVLink domain has registered with the fabric, and is in no domain.",
+        "drain",
+        YES,
+        (page.FABRIC_MANAGER, page.NVML),
+    ),
     Meaning("gpu.none-expected", "This instance type has no GPU, and none is there.", "none", NO, (page.NVIDIA_SMI,)),
     Meaning(
         "gpu.pcie-generation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_ext.aws import gpu_types
+from slurm_ext.aws import catalogue, gpu_types
 from slurm_ext.captured import Case
 from slurm_ext.gate import gpu_nvlink, gpu_rules, smi, smi_forms, smi_table
 from slurm_ext.gate.model import Judged, Smi, judged
@@ -16,6 +16,8 @@ _AT_WORK = 50
 
 #: What a window's growth notes in passing says nothing that a capture's reader must know beside the state itself.
 _NOTES = ("gpu.ecc-uncorrected-grew", "gpu.ecc-corrected-grew", "gpu.rows-remapped")
+_CLUSTER = pattern(r"(?i:<clusterUuid>|ClusterUUID\s*: )\s*([0-9a-fA-F-]{36}|N/A)")
+_ZEROS = pattern(r"[0-]{36}")
 _QUERY = pattern(r"--query-gpu[= ](\S+)")
 _NO_TOOL = ("command not found", "No such file or directory", "not found")
 
@@ -65,6 +67,8 @@ class _Reader:
                 boot_age_s=self.boot_age_s,
                 second=second if role == "smi_csv" else None,
             )
+            if catalogue.has_shared_nvlink(self.case.instance_type):
+                items += _domain(self._csv(role), run)
             if role.startswith("smi_csv"):
                 items += _generation(self._csv(role), loaded=role == "smi_csv_loaded")
         if "stderr" in self.texts and not asked and not {"nvlink", "topo"} & set(self.texts):
@@ -148,6 +152,30 @@ class _Reader:
         for item in items:  # two views of one run say the same thing twice
             kept.setdefault((item.finding.id, item.finding.target), item)
         return list(kept.values())
+
+
+def _domain(text: str, run: Smi) -> list[Judged]:
+    """Return the GPUs that have registered with the fabric and are in no NVLink domain (NVL72: the UUID is all zeros).
+
+    Outside a rack of such machines zeros are normal; under an own fabric state that is not Completed they come later.
+    """
+    lines = text.splitlines()
+    names = _names(lines[0]) if lines else []
+    if "fabric.clusterUuid" in names:
+        at = names.index("fabric.clusterUuid")
+        told = [cells[at].strip() for line in lines[1:] if len(cells := line.split(",")) == len(names)]
+    else:
+        told = [found[1] for found in _CLUSTER.finditer(text)]
+    if len(told) != len(run.gpus):
+        return []
+    alone = [
+        gpu.target
+        for gpu, uuid in zip(run.gpus, told, strict=True)
+        if _ZEROS.fullmatch(uuid) and gpu.fabric_state.lower() == "completed"
+    ]
+    line = "registered with the fabric, and in no NVLink domain: the cluster's UUID is all zeros"
+    targets = ["node"] if len(alone) == len(told) and alone else alone
+    return [judged(FAIL, "gpu.fabric-no-domain", target, "drain", line) for target in targets]
 
 
 def _distinct(run: Smi) -> Smi:

@@ -265,3 +265,31 @@ def test_a_links_generation_counts_at_work_only():
     assert told(smi_csv=reading(0, generation=1, busy="100 %")) == slow
     assert told(smi_csv=reading(0, generation=1), smi_csv_loaded=reading(40, generation=1)) == slow
     assert told(smi_csv=reading(0, generation=1), smi_csv_loaded=reading(40)) == NOTHING
+
+
+DOMAIN = "index, pci.bus_id, fabric.state, fabric.status, fabric.clusterUuid\n"
+ZEROS, RACK = "00000000-0000-0000-0000-000000000000", "7f3a91c2-0000-0000-0000-000000000001"
+
+
+def domain(*uuids, state="Completed"):
+    return DOMAIN + "".join(f"{n}, 0000000{n}:01:00.0, {state}, Success, {uuid}\n" for n, uuid in enumerate(uuids))
+
+
+def test_zeros_for_a_domain_are_a_fault_in_a_rack_only():
+    rack = "p6e-gb200.36xlarge"
+    assert told(kind=rack, smi_csv=domain(*[RACK] * 4)) == NOTHING
+    assert told(kind=rack, smi_csv=domain(*[ZEROS] * 4)) == ("fail", [("node", "drain")])
+    assert told(kind=rack, smi_csv=domain(RACK, RACK, ZEROS, RACK)) == ("fail", [("gpu:2", "drain")])
+    assert told(kind=rack, smi_csv=domain(*["N/A"] * 4)) == NOTHING
+    assert told(kind="p5.48xlarge", smi_csv=domain(*[ZEROS] * 8)) == NOTHING
+    one = "<fabric><state>Completed</state><status>Success</status><clusterUuid>{}</clusterUuid></fabric>"
+    both = XML.format(one.format(ZEROS), one.format(ZEROS))
+    assert ("node", "drain") in told(kind=rack, smi_q_xml=both)[1]
+    assert told(kind="", smi_q_xml=both) == NOTHING
+
+
+def test_every_gpu_that_waits_for_the_fabric_is_named():
+    late = {"boot_time": "2026-07-14T05:00:00Z", "now": "2026-07-14T08:00:00Z"}
+    rows = domain(*[ZEROS] * 8).splitlines(True)
+    rows[3], rows[6] = (row.replace("Completed, Success", "In Progress, N/A") for row in (rows[3], rows[6]))
+    assert told(late, smi_csv="".join(rows)) == ("fail", [("gpu:2", "drain"), ("gpu:5", "drain")])
