@@ -18,7 +18,7 @@ _TORN = pattern(r":\d{1,10}:\d{1,10} \[\d{1,4}\] \S{0,80}:?\d{0,6} ?NCCL (?:INFO
 _WARN = pattern(r"NCCL WARN (.*)")
 _VERSION = pattern(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _RANK = pattern(r"\brank (\d{1,9}) nranks (\d{1,9})\b")
-_NETWORK = pattern(r"NCCL INFO Using network (.+?)\s*$")
+_NETWORK = pattern(r"NCCL INFO Using network (.+)")  # a line comes without blanks at its end
 _PROVIDER = pattern(
     r"NET/OFI Selected [Pp]rovider is ([\w.-]+?)(?:;\S+)?(?:, fabric is \S+)?(?: \(found (\d{1,9}) nics?\))?\s*$"
 )
@@ -26,7 +26,7 @@ _PLUGIN = pattern(r"NET/OFI Initializing aws-ofi-nccl (\d{1,9})\.(\d{1,9})")
 _CHANNEL = pattern(
     r"Channel \d+(?:/\d+)? : (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(send|receive)\] )?via (NET|P2P|SHM|direct)(?:/(\S.*))?"
 )
-_ENVIRONMENT = pattern(r"\b(NCCL_\w+) set by environment to (\S.*?)\s*$")
+_ENVIRONMENT = pattern(r"\b(NCCL_\w+) set by environment to (\S.*)")
 _PROTOCOL = pattern(r"NET/OFI Using transport protocol (\w+)(?: \((\w+) set\))?")
 _NO_PLUGIN = pattern(r"NET/Plugin ?: .*(?:No plugin found|Could not find)|NET/Plugin: Using internal network plugin")
 _NVLS = pattern(r"NVLS multicast support is (not )?available on dev (\d+)")

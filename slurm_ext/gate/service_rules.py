@@ -40,7 +40,7 @@ _UNIT_LINE = pattern(
     r"^[●○×x*↻\s]{0,6}(\S+\.[a-z]+)\s+(loaded|not-found|masked|bad-setting|error|merged|stub)\s+"
     r"(active|inactive|failed|activating|deactivating|reloading|maintenance|refreshing)\s+(\S+)"
 )
-_NAMED = pattern(r"([\w@.-]+)\s*[:= ]\s*(active|inactive|failed|activating|deactivating|not-found|unknown)")
+_NAMED = pattern(r"([\w@.-]+)(?:\s*[:=]\s*|\s+)(active|inactive|failed|activating|deactivating|not-found|unknown)")
 _STATES = words_of("active inactive failed activating deactivating reloading unknown maintenance not-found")
 _SYSTEM = words_of("running degraded starting stopping maintenance offline initializing")
 _ESCAPED = pattern(r"\\x([0-9a-f]{2})")

@@ -75,7 +75,7 @@ _REASONS = frozenset(
     )
 )
 #: A cell that is a state as Slurm prints it: in capitals or without any, in one word.
-_STATE = re.compile(r"(?:[A-Z_+]+|[a-z_+]+)[*~#!%$@^+-]*(?: by \d+)?")
+_STATE = re.compile(r"(?:[A-Z_+]{1,80}|[a-z_+]{1,80})[*~#!%$@^-]{0,4}(?: by \d{1,10})?")
 _NAMES = re.compile(r"S:C:T|[A-Z][A-Z_]*(?:\([A-Z/]+\))?|%[A-Za-z]")
 
 

@@ -82,6 +82,9 @@ BEGINNINGS = (
     ("nccl", "nccl_log", "gpu-node-a:412"),
     ("nccl", "nccl_log", "a:1:1 [0] NCCL INFO NCCL_"),
     ("nccl", "nccl_log", "a:1:1 [0] "),
+    ("nccl", "nccl_log", "a:1:1 [0] NCCL INFO Using network Lib"),
+    ("system", "systemctl", "  Lo"),
+    ("slurm", "sinfo", "gpu-1|+"),
     ("gpu", "stderr", "Unable to determine the device handle for GPU 0000:B9:00.0: GPU is lost. "),
     ("gpu", "smi_q_xml", "<nvidia_smi_log><gpu>"),
     ("system", "timedatectl", "RTC time: Tue "),
@@ -94,7 +97,7 @@ BEGINNINGS = (
 )
 
 
-@pytest.mark.parametrize("unit", ["a", " ", "0", "a-", "0 ", "gen>5<", "NCCL_", "CCL_TUN", "|", ":", "a.", "\t"])
+@pytest.mark.parametrize("unit", ["a", " ", "0", "a-", "0 ", "gen>5<", "NCCL_", "CCL_TUN", "|", ":", "a.", "\t", "+"])
 @pytest.mark.parametrize(("group", "role", "beginning"), BEGINNINGS)
 def test_a_long_line_takes_time_by_its_length(group, role, beginning, unit):
     """Quadratic time would be minutes here, and the test run's own limit ends it."""
