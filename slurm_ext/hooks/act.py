@@ -36,13 +36,22 @@ OVER = "not brought back, since it is"
 class Done(NamedTuple):
     """What became of an act, and in words why. `suppressed`: it was decided not to (breaker, ledger, a limit), not failed.
 
-    `acked`: a person knows of the finding and keeps the node in use; the job runs here.
+    `acked`: a person knows of the finding and keeps the node in use; the job runs here. `already`: it is drained by somebody
+    else. `in_hand`: somebody else has begun something with it, and it is not drained.
     """
 
     done: bool
     reason: str
     suppressed: bool = False
     acked: bool = False
+    already: bool = False
+    in_hand: bool = False
+
+    def words(self) -> str:
+        """Return what became of a drain, for an event."""
+        if not self.done:
+            return f"not drained: {self.reason}"
+        return f"left alone: {self.reason}" if self.already else "drained"
 
 
 def _context(settings: Settings, job: HookJob, room: str, boot_id: str = "") -> Context:
@@ -86,7 +95,9 @@ def drain(
     except FmslurmError as exc:
         outcome = act.Outcome(False, "failed", str(exc))
     if outcome.done or outcome.result == "foreign":  # drained by somebody else: out of use all the same
-        return Done(True, outcome.reason)
+        return Done(True, outcome.reason, already=outcome.result == "foreign")
+    if outcome.result == "in-hand":  # not out of use: to fail here would be a drain, and nobody's but ours
+        return Done(False, outcome.reason, suppressed=True, in_hand=True)
     if outcome.result == "acked":
         return Done(False, outcome.reason, suppressed=True, acked=True)
     if outcome.result != "failed":

@@ -154,7 +154,7 @@ def _look(
 
         saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, before=kept, share=share)
         done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved)
-        words = "drained" if done.done else f"not drained: {done.reason}"
+        words = done.words()
         acted = event._replace(data={**event.data, "bundle": bundle.words(saved, share)})
         acted = acted._replace(event="gate.epilog-acted", decision=words, time="")
         trail.emit(settings, job.node, acted, share=share)

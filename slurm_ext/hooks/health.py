@@ -174,7 +174,7 @@ def _drain(
     saved = bundle.save(settings, None, node, look, share=share)
     first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
     done = act.drain(settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved, first_boot=first)
-    words = "drained" if done.done else f"not drained: {done.reason}"
+    words = done.words()
     data = {**event.data, "bundle": bundle.words(saved, share)}
     acted = event._replace(event="gate.health-acted", decision=words, time="", data=data)
     trail.emit(settings, node, acted, share=share)

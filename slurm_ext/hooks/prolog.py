@@ -275,14 +275,14 @@ def _drain_here(
     if done.done:
         # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
         if over := act.ended(settings, job):
-            return PASS, False, f"drained; the job is {act.OVER} {over}"
-        return FAIL, False, "drained"
+            return PASS, False, f"{done.words()}; the job is {act.OVER} {over}"
+        return FAIL, False, done.words()
     if done.acked:
         return PASS, True, f"passed: {done.reason}"
     if not done.suppressed:
         act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id, bundle=bundle)
         return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
-    if settings.drain.when_open == "pass":
+    if settings.drain.when_open == "pass" and not done.in_hand:
         return PASS, True, f"passed, since it was not drained: {done.reason}"
     policy = "hold" if settings.drain.when_open == "hold" else "pass"
     reason = f"{plan.reason}; not drained: {done.reason}"

@@ -239,7 +239,7 @@ def _leave_alone(found: Node | None, name: str, settings: Settings) -> Outcome |
             False, "foreign", f"already drained by {found.reason_user or 'somebody'}: {one_line(found.reason)}"
         )
     if words := repair.by_others(found, settings.site.type):
-        return Outcome(False, "foreign", f"somebody else has it in hand: {words}")
+        return Outcome(False, "in-hand", f"somebody else has it in hand: {words}")
     if found.state == "DOWN" and not is_ours(found.reason) and not is_slurms_own(found.reason):
-        return Outcome(False, "foreign", f"set down by {found.reason_user or 'somebody'}: {one_line(found.reason)}")
+        return Outcome(False, "in-hand", f"set down by {found.reason_user or 'somebody'}: {one_line(found.reason)}")
     return None

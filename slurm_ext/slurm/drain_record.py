@@ -22,6 +22,9 @@ FOLDER, HISTORY, TOLD = "drained", "history", "told"
 
 DAY_S = 86_400.0
 
+#: Two records within so long (seconds) for one finding on one boot are one drain: two hooks met the same at once.
+SAME_S = 120.0
+
 #: So often (seconds) it is told that a drain stands for too long.
 TELL_EVERY_S = DAY_S
 
@@ -111,7 +114,10 @@ def from_data(data: object) -> DrainRecord | None:
 
 
 def write(share: str, record: DrainRecord, *, timeout_s: float = shared.TIMEOUT_S) -> bool:
-    """Write the record of a drain; say whether it is there. One that is still there ends as superseded."""
+    """Write the record of a drain; say whether it is there. One that is still there ends as superseded.
+
+    Unless both are of one drain (`is_same`): that has not ended, and is not counted twice.
+    """
     if not share or not shared.NODE_NAME.fullmatch(record.node):
         return False
 
@@ -119,7 +125,7 @@ def write(share: str, record: DrainRecord, *, timeout_s: float = shared.TIMEOUT_
         if not shared.is_share(share):
             return False
         before = _read(share, record.node)
-        if before is not None and before.since_s != record.since_s:
+        if before is not None and before.since_s != record.since_s and not is_same(before, record):
             _remember(share, PastDrain(before, record.since_s, SUPERSEDED))
         write_atomic(record_path(share, record.node), json.dumps(to_data(record)) + "\n")
         return True
@@ -208,6 +214,16 @@ def first_to_tell(share: str, record: DrainRecord, *, now: float, timeout_s: flo
         return True
 
     return bool(share) and bool(shared.NODE_NAME.fullmatch(record.node)) and shared.bounded(work, timeout_s) is True
+
+
+def is_same(before: DrainRecord, record: DrainRecord) -> bool:
+    """Say whether two records tell of one drain: two hooks of a node that met the same finding at once. Pure."""
+    if not 0 <= record.since_s - before.since_s < SAME_S:
+        return False
+    return all(
+        getattr(before, name) == getattr(record, name)
+        for name in ("node", "finding", "target", "boot_id", "instance_id")
+    )
 
 
 def overdue(record: DrainRecord, *, now: float) -> str:

@@ -19,6 +19,7 @@ RESULTS = (
     "done",
     "already",
     "foreign",
+    "in-hand",
     "acked",
     "observed",
     "dry-run",

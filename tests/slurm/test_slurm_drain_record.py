@@ -71,7 +71,7 @@ def test_a_record_that_was_still_there_is_remembered_as_superseded_and_an_update
     assert drain_record.write(share, RECORD)
     assert drain_record.write(share, RECORD._replace(needs="something else"))
     assert drain_record.history(share, "n1") == ()
-    assert drain_record.write(share, RECORD._replace(since_s=NOW + 60))
+    assert drain_record.write(share, RECORD._replace(since_s=NOW + drain_record.SAME_S + 1))
     past = drain_record.history(share, "n1")
     assert past is not None
     assert [(one.record.since_s, one.outcome) for one in past] == [(NOW, drain_record.SUPERSEDED)]

@@ -115,9 +115,48 @@ def test_nothing_is_recorded_where_nothing_is_done(here: Here) -> None:
     assert here.record() is None
     here.slurm.set_node("n0", flags=["FAIL"], reason="Action:Replace", reason_user="ada")
     outcome = here.drain()
-    assert outcome.result == "foreign"
+    assert outcome.result == "in-hand"
     assert "HyperPod was asked" in outcome.reason
     assert here.record() is None
+
+
+def test_two_hooks_that_meet_one_fault_at_once_are_one_drain(here: Here) -> None:
+    """The second writes its record before the first has drained: that is no second incident, and climbs no ladder."""
+    share = str(here.share)
+    second: list[act.Outcome] = []
+
+    def meanwhile(_node: str) -> None:
+        here.slurm.before_drain = lambda _node: None
+        here.told = here.told._replace(now=NOW + 1)
+        second.append(here.drain())
+
+    here.slurm.before_drain = meanwhile
+    assert here.drain().done
+    assert second[0].done
+    record = here.record()
+    assert record is not None
+    assert record.reason == REASON
+    assert drain_record.history(share, "n0") == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"since_s": NOW + 119.0, "reason": "other words", "tries": 3}, True),
+        ({"since_s": NOW + 121.0}, False),
+        ({"since_s": NOW - 1.0}, False),
+        ({"target": "gpu:4"}, False),
+        ({"finding": "gpu.ecc-uncorrected"}, False),
+        ({"boot_id": "b2"}, False),
+        ({"instance_id": "i-2"}, False),
+    ],
+)
+def test_which_records_tell_of_one_drain(here: Here, change: dict[str, Any], same: bool) -> None:
+    assert here.drain().done
+    record = here.record()
+    assert record is not None
+    assert drain_record.is_same(record, record._replace(**change)) is same
 
 
 def test_a_share_that_takes_no_record_stops_no_drain_by_a_person(here: Here) -> None:
