@@ -91,13 +91,19 @@ class _Reader:
 
     def _csv(self, role: str) -> str:
         """Return a CSV with its header: `--format=noheader` leaves it to the command to tell the columns."""
-        text = self.texts[role]
+        text = self._whole(self.texts[role])
         asked = _QUERY.search(self.command)
         first = text.lstrip().partition("\n")[0]
         if asked is None or not text.strip() or {"index", "pci.bus_id", "gpu_bus_id"} & {*_names(first)}:
             return text
         names = asked[1].strip("'\"").split(",")
         return f"{', '.join(names)}\n{text.lstrip()}" if first.count(",") + 1 == len(names) > 1 else text
+
+    def _whole(self, text: str) -> str:
+        """Return a CSV with the end of its last line, which those who copy an answer lose; a run that was ended keeps its cut."""
+        lines = text.rstrip().splitlines()
+        even = len(lines) > 1 and (lines[-1].count(",") == lines[0].count(",") or lines[-1].startswith("WARNING"))
+        return f"{text.rstrip()}\n" if even and not self.case.context.get("timed_out") else text
 
     def _parse(self, role: str) -> Smi:
         """Return the answer in a text whose form is not told."""
@@ -130,7 +136,10 @@ class _Reader:
         if errors or ("Errors:" in text and "GB/s" not in text):
             return errors
         return gpu_nvlink.judge_nvlink(
-            text, gpu_type=self.case.gpu_type, under_mig=under_mig, boot_age_s=self.boot_age_s
+            text.rstrip() + text[len(text.rstrip("\r\n")) :],
+            gpu_type=self.case.gpu_type,
+            under_mig=under_mig,
+            boot_age_s=self.boot_age_s,
         )
 
     def _none_expected(self, items: list[Judged]) -> list[Judged]:

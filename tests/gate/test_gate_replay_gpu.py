@@ -293,3 +293,10 @@ def test_every_gpu_that_waits_for_the_fabric_is_named():
     rows = domain(*[ZEROS] * 8).splitlines(True)
     rows[3], rows[6] = (row.replace("Completed, Success", "In Progress, N/A") for row in (rows[3], rows[6]))
     assert told(late, smi_csv="".join(rows)) == ("fail", [("gpu:2", "drain"), ("gpu:5", "drain")])
+
+
+def test_a_copied_answer_may_lack_the_end_of_its_last_line():
+    whole = reading(0)
+    assert told(smi_csv=whole) == told(smi_csv=whole.rstrip()) == told(smi_csv=whole.rstrip() + "  ") == NOTHING
+    assert told({"timed_out": True}, smi_csv=whole.rstrip())[0] == "unknown"
+    assert told(smi_csv=whole[: whole.rindex(",")])[0] == "unknown"
