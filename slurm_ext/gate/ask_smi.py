@@ -36,6 +36,8 @@ REMEMBERED = "smi-without"
 #: Passed on to nvidia-smi: the lab's stand-in finds its node by it. Nothing else of slurmd's environment is.
 _LAB = "FMSLURM_LAB_HARDWARE"
 
+_OF_DRIVER = "proc/driver/nvidia/gpus"  # a folder for each GPU that the driver has taken
+
 _APPS = ("--query-compute-apps=pid,gpu_uuid,process_name", "--format=csv,noheader")
 
 
@@ -133,8 +135,8 @@ def apps(root: str, patience_s: float) -> Question:
 
 def holders(said: Result | None) -> tuple[GpuHolder, ...] | None:
     """Return the programs in an answer, with the job and the user that each belongs to; None where it cannot be read."""
-    if said is None or not said.ok or said.truncated:
-        return None
+    if said is None or not said.ok or said.truncated or (said.stdout and not said.stdout.endswith("\n")):
+        return None  # what is cut off the list is not gone from the GPU
     found = []
     for line in said.stdout.splitlines():
         pid, _, rest = line.partition(",")
@@ -195,11 +197,18 @@ def said_of(links_: Mapping[str, Question]) -> Links:
     return Links(**texts)
 
 
+def bound(root: str) -> int | None:
+    """Return how many GPUs the driver holds by its own files, whatever nvidia-smi says; None where they cannot be listed."""
+    folder = os.path.join(root, _OF_DRIVER)
+    raw = command.call_bounded(lambda: json.dumps(len(os.listdir(folder))).encode(), timeout_s=LIST_S)
+    return json.loads(raw) if raw is not None else None
+
+
 def minors(root: str) -> Mapping[str, int]:
     """Return the device number of each GPU by its address, as the driver's own files say; empty where they cannot be read."""
     from slurm_ext.gate import gpu_scope
 
-    folder = os.path.join(root, "proc/driver/nvidia/gpus")
+    folder = os.path.join(root, _OF_DRIVER)
 
     def read() -> bytes:
         texts = {}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from slurm_ext import command
+from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import ask_smi, kernel_log, probes, read_kernel
 from slurm_ext.gate.model import Facts, GpuHolder, KernelLine, Probe, Smi
@@ -78,8 +79,11 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     said |= {name: host.get("probes", {}).get(name) for name in beside}
     probed = {name: probes.answer(name, said[name]) for name in asked_of}
     kernel = host.get("kernel")
+    instance_type = settings.site.instance_type
+    if instance_type == "auto":
+        instance_type = str(host.get("type", ""))
     return Facts(
-        smi=answer,
+        smi=_confirmed(answer, root, instance_type),
         holders=holders,
         links=linked,
         left=_left(
@@ -101,12 +105,18 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
             for number, path in enumerate(lustre)
         ),
         clock_synchronised=host.get("clock"),
-        instance_type=settings.site.instance_type
-        if settings.site.instance_type != "auto"
-        else str(host.get("type", "")),
+        instance_type=instance_type,
         probed=probed,
         unread=tuple(name for name, answer in answers.items() if answer is None),
     )
+
+
+def _confirmed(answer: Smi | None, root: str, instance_type: str) -> Smi | None:
+    """Return the answer with the driver's own count where it lists fewer GPUs than the type has; nothing is asked else."""
+    row = catalogue.find(instance_type) if answer is not None and answer.gpus else None
+    if answer is None or row is None or len(answer.gpus) >= row.gpus:
+        return answer
+    return answer._replace(bound=ask_smi.bound(root))
 
 
 def _loads(answer: bytes | None) -> Any:

@@ -21,6 +21,11 @@ RETIRED_PAGES_LIMIT = 60
 #: NVSwitch fabrics register within minutes after boot; before that "In Progress" is no fault.
 FABRIC_GRACE_S = 300.0
 
+#: nvidia-smi ends so after a whole list with a warning of an infoROM, and so where it found no GPU. nvidia-smi(1), RETURN
+#: VALUE: 14 "infoROM is corrupted", 6 "A query to find an object was unsuccessful". Older ones say the latter with 0.
+_INFOROM_EXIT = 14
+_NONE_FOUND_EXITS = (0, 6, None)
+
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)"
 _LOST = pattern(
     rf"(?<![^\n])[^\n]*device handle for GPU\s*\d*:?\s*{_PCI}: (GPU is lost|Unknown Error|No response|Not Found)",
@@ -50,7 +55,7 @@ def judge(
             judged(UNKNOWN, "gpu.smi-no-answer", "node", "none", smi.said[:300] or "nvidia-smi said nothing")
         ]
     items = list(said)
-    items += _counted(smi, expected_gpus)
+    items += _counted(smi, expected_gpus, told=bool(said))
     widest = max((gpu.pcie_width or 0 for gpu in smi.gpus), default=0)
     for gpu in smi.gpus:
         items += _memory(gpu)
@@ -91,7 +96,7 @@ def _said(smi: Smi, expected: int | None) -> list[Judged]:
     ]
     lowered = smi.said.lower()
     for text, id_, verdict, action in _NO_ANSWER:
-        if text in lowered:
+        if text in lowered and (id_ != "gpu.missing" or (not smi.gpus and smi.exit_code in _NONE_FOUND_EXITS)):
             # A node whose type has no GPU, or is not known, need not have a driver: that is no fault to drain for.
             word = verdict if expected or verdict == UNKNOWN else UNKNOWN
             items.append(judged(word, id_, "node", action, *smi.said.strip().splitlines()[:2]))
@@ -103,18 +108,25 @@ def _said(smi: Smi, expected: int | None) -> list[Judged]:
     return items
 
 
-def _counted(smi: Smi, expected: int | None) -> list[Judged]:
+def _counted(smi: Smi, expected: int | None, *, told: bool) -> list[Judged]:
+    """Return whether GPUs are missing. Only a list that nvidia-smi ended by itself says what is not there.
+
+    `told`: its end has had its word already, so that a list that is short for it needs none of its own.
+    """
     if not smi.complete:
         return [] if smi.timed_out else [judged(UNKNOWN, "gpu.probe-output-cut", "node", "none", "the output is cut")]
     listed = len(smi.gpus)
     if smi.attached is not None and listed != smi.attached and not smi.excerpt:
         line = f"{smi.attached} GPUs are attached, {listed} are described"
         return [judged(UNKNOWN, "gpu.list-incomplete", "node", "none", line)]
-    if expected is not None and listed < expected and not smi.excerpt:
-        return [
-            judged(FAIL, "gpu.missing", "node", "reboot", f"{listed} of {expected} GPUs of the instance type are there")
-        ]
-    return []
+    if expected is None or listed >= expected or smi.excerpt:
+        return []
+    if smi.exit_code not in (0, None) and not (smi.exit_code == _INFOROM_EXIT and smi.attached == listed):
+        line = f"nvidia-smi ended with {smi.exit_code} after {listed} of {expected} GPUs"
+        return [] if told else [judged(UNKNOWN, "gpu.list-incomplete", "node", "none", line)]
+    line = f"{listed} of {expected} GPUs of the instance type are there"
+    more = "" if smi.bound is None else f"the driver holds {smi.bound} by its own list in /proc/driver/nvidia/gpus"
+    return [judged(FAIL, "gpu.missing", "node", "reboot", line, more)]
 
 
 def _memory(gpu: Gpu) -> list[Judged]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import collect, gpu_growth, probes, rules
-from slurm_ext.gate.model import Facts, Judged, conclude
+from slurm_ext.gate.model import Facts, Judged, Smi, conclude
 from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import Verdict
 
@@ -92,9 +92,10 @@ def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s:
 
     `at_s`: when the look began, in seconds since the epoch.
     """
-    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < len(facts.smi.gpus)
+    row = catalogue.find(facts.instance_type)
+    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < _gpus_here(facts.smi, row)
     about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
-    items = rules.judge(facts, settings, catalogue.find(facts.instance_type), about)
+    items = rules.judge(facts, settings, row, about)
     said: Sequence[str] = ()
     if here.phase == probes.EPILOG:
         items += rules.enabled(_growth(facts, job, at_s), settings.gate.disabled)
@@ -116,6 +117,13 @@ def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s:
 
         items += rules.enabled(kernel_job.judge(said, job.job_id, pcis), settings.gate.disabled)
     return items
+
+
+def _gpus_here(smi: Smi, row: catalogue.InstanceType | None) -> int:
+    """Return how many GPUs this node has: a list that was cut does not make a job's GPUs all there are."""
+    if smi.complete and smi.exit_code == 0:
+        return max(len(smi.gpus), smi.attached or 0)
+    return max(len(smi.gpus), smi.attached or 0, row.gpus if row is not None else 0)
 
 
 def _growth(facts: Facts, job: Job, at_s: float) -> list[Judged]:

@@ -71,6 +71,7 @@ class Smi(NamedTuple):
     said: str = ""  # stderr, and stdout where it is no table
     read_at_s: float | None = None  # when, where the output has a time
     text: str = ""  # what it printed, for whoever saves evidence; live looks only
+    bound: int | None = None  # GPUs in the driver's own list in /proc, asked where nvidia-smi lists too few
 
 
 class GpuHolder(NamedTuple):

@@ -239,7 +239,8 @@ class Bench:
 
     def _answer_all(self) -> None:
         names = smi.fields()
-        rows = [", ".join(gpu[name] for name in names) for gpu in self._gpus]
+        told = {"count": str(len(self._gpus))}
+        rows = [", ".join((gpu | told)[name] for name in names) for gpu in self._gpus]
         self.write("usr/bin/nvidia-smi", _SMI, 0o755)
         self.answer("table", "\n".join([", ".join(names), *rows]) + "\n")
         self.answer("apps", "")

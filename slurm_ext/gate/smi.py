@@ -13,6 +13,7 @@ from slurm_ext.gate.model import Gpu, Smi
 #: What every driver since R470 can be asked for.
 QUERY = (
     "index",
+    "count",
     "pci.bus_id",
     "uuid",
     "driver_version",
@@ -112,7 +113,10 @@ def _address_in(text: str) -> str:
 
 
 def parse_csv(text: str) -> Smi:
-    """Return the GPUs of a query's CSV with its header line; a last row that is cut makes the run incomplete."""
+    """Return the GPUs of a query's CSV with its header line; an end that is cut makes the run incomplete.
+
+    nvidia-smi ends each row with a newline. Without it the last value may be cut, too (`Succ`, `1` of `16`): it says nothing.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return Smi(complete=False)
@@ -120,17 +124,21 @@ def parse_csv(text: str) -> Smi:
     names = [name.split("[", 1)[0].strip() for name in lines[at].split(",")]
     if "index" not in names and "pci.bus_id" not in names:
         return Smi(complete=False, said=text.strip()[:2000])
-    gpus, said, complete, stamp = [], lines[:at], True, None
+    ended = text.endswith(("\n", "\r"))
+    gpus, said, complete, stamp = [], lines[:at], ended, None
     attached = None
     for line in lines[at + 1 :]:
         cells = [cell.strip() for cell in line.split(",")]
+        cut = line is lines[-1] and not ended
         if len(cells) != len(names):
-            if len(cells) > 2 or (line is lines[-1] and not text.endswith("\n")):
+            if len(cells) > 2 or cut:
                 complete = False
             else:
                 said.append(line)  # a warning between the rows
             continue
         row = dict(zip(names, cells, strict=True))
+        if cut:
+            del row[names[-1]]
         gpus.append(_from_row(row))
         stamp = stamp or time_s(row.get("timestamp", ""))
         attached = count(row.get("count")) if attached is None else attached

@@ -40,7 +40,12 @@ def answer(count: int = 8, change: Mapping[int, Mapping[str, str]] | None = None
     names = smi.fields(without)
     lines = [", ".join(name + (" [us]" if "counters." in name else "") for name in names)]
     for number in range(count):
-        row = {"index": str(number), "pci.bus_id": f"00000000:{0x53 + 0x11 * number:02X}:00.0", "uuid": uuid(number)}
+        row = {
+            "index": str(number),
+            "count": str(count),
+            "pci.bus_id": f"00000000:{0x53 + 0x11 * number:02X}:00.0",
+            "uuid": uuid(number),
+        }
         row |= dict(HEALTHY) | dict((change or {}).get(number, {}))
         lines.append(", ".join(row[name] for name in names))
     return "\n".join(lines) + "\n"

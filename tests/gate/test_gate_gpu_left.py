@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from gpu_answers import answer, uuid
 
-from slurm_ext.gate import gpu_left, smi
+from slurm_ext.aws import catalogue
+from slurm_ext.command import Result
+from slurm_ext.gate import ask_smi, gpu_left, local, smi
 from slurm_ext.gate.model import Facts, GpuHolder, conclude
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
@@ -112,3 +114,25 @@ def test_when_a_second_look_is_worth_its_time():
     assert gpu_left.doubtful(CLEAN, (holder(),), job_id="7")
     assert gpu_left.doubtful(CLEAN, (holder(job=""),), job_id="")
     assert gpu_left.doubtful(FULL, (), job_id="")
+
+
+@pytest.mark.parametrize("said", ["4711, GPU-1", "4711, GPU-1, python\n4712, GPU-", "12"])
+def test_a_list_of_programs_without_the_end_of_its_line_is_not_known(said):
+    ended = Result(("nvidia-smi",), 0, said, "", 0.1)
+    assert ask_smi.holders(ended) is None
+    assert ask_smi.holders(ended._replace(stdout="")) == ()
+
+
+@pytest.mark.parametrize(
+    ("smi", "known", "whole"),
+    [
+        (CLEAN, True, 8),
+        (CLEAN._replace(gpus=CLEAN.gpus[:2], exit_code=-9), True, 8),
+        (CLEAN._replace(gpus=CLEAN.gpus[:2], attached=None, complete=False), True, 8),
+        (CLEAN._replace(gpus=(), attached=None, complete=False, exit_code=None, timed_out=True), True, 8),
+        (CLEAN._replace(gpus=CLEAN.gpus[:7], attached=7), True, 7),
+        (CLEAN._replace(gpus=CLEAN.gpus[:2], attached=None, exit_code=255), False, 2),
+    ],
+)
+def test_a_cut_list_does_not_make_a_jobs_gpus_all_there_are(smi, known, whole):
+    assert local._gpus_here(smi, catalogue.find("p5.48xlarge") if known else None) == whole

@@ -13,7 +13,7 @@ import pytest
 from gpu_answers import answer, uuid
 
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import ask_smi, collect, local, smi
+from slurm_ext.gate import ask_smi, collect, gpu_rules, local, smi
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 LINKS = "".join(
@@ -332,3 +332,52 @@ def test_a_list_of_programs_that_is_none(node, apps):
     node.say("apps", apps)
     assert gpu_ids(node.look("epilog")) == []
     assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+
+
+BAD_ENDS = {
+    "killed": "head -n 5 cards; kill -KILL $$",
+    "crashed": "head -n 5 cards; kill -SEGV $$",
+    "exit without words": "head -n 5 cards; exit 255",
+    "exit of a lost GPU without words": "head -n 5 cards; exit 15",
+    "fewer rows than its own count": "head -n 5 cards; exit 0",
+    "cut in a row": "head -c 1500 cards; exit 0",
+    "cut at the end of a row": "head -n 5 cards | head -c -1; exit 0",
+    "killed after its own shorter count": "head -n 5 cards | sed 's/^\\([0-9], \\)8,/\\14,/'; kill -KILL $$",
+    "said that there is none and crashed": "echo No devices were found; kill -SEGV $$",
+}
+
+
+@pytest.mark.parametrize("end", BAD_ENDS)
+def test_an_answer_that_ended_badly_says_nothing_of_the_gpus_that_are_not_in_it(node, end):
+    node.say("cards.sh", BAD_ENDS[end] + "\n" + ("" if "exit" in BAD_ENDS[end] else "exit\n"))
+    for phase in ("prolog", "health"):
+        seen = node.look(phase)
+        assert (seen.verdict.verdict, "gpu.missing" in gpu_ids(seen)) == (UNKNOWN, False), (end, phase)
+
+
+@pytest.mark.parametrize("end", [end for end, script in BAD_ENDS.items() if "head" in script])
+def test_what_the_rows_say_counts_however_the_answer_ended(node, end):
+    node.say("cards", answer(change={0: {"ecc.errors.uncorrected.volatile.total": "2"}}))
+    node.say("cards.sh", BAD_ENDS[end] + "\nexit\n")
+    seen = node.look()
+    assert (seen.verdict.verdict, seen.verdict.rule) == (FAIL, "gpu.ecc-uncorrected")
+
+
+@pytest.mark.parametrize("code", [0, 14])
+def test_a_list_that_is_whole_and_shorter_convicts_with_the_drivers_own_count(node, code):
+    for number in range(7):
+        (node.root / f"proc/driver/nvidia/gpus/0000:{number}0:00.0").mkdir(parents=True)
+    node.say("cards", answer(7))
+    node.say("cards.sh", f"cat cards; exit {code}")
+    (found,) = [f for f in node.look().verdict.findings if f.id == "gpu.missing"]
+    assert found.evidence[0] == "7 of 8 GPUs of the instance type are there"
+    assert "holds 7" in found.evidence[1]
+
+
+def test_a_last_value_without_the_end_of_its_line_says_nothing():
+    without = ("tlimit", "counters")
+    whole = answer(without=without, change={7: {"fabric.status": "Success"}})
+    assert whole.endswith("Success\n")
+    for cut in range(1, 9):
+        items = gpu_rules.judge(smi.parse_csv(whole[:-cut]), expected_gpus=8)
+        assert [(item.finding.id, item.verdict) for item in items] == [("gpu.probe-output-cut", UNKNOWN)]

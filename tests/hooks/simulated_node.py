@@ -40,6 +40,7 @@ def csv(changes: Mapping[tuple[int, str], str] | None = None, *, gpus: int = 8) 
     lines = [", ".join(names)]
     for gpu in range(gpus):
         row = {**_VALUES, "index": str(gpu), "pci.bus_id": f"0000{hardware.pci_address(gpu)}", "uuid": uuid(gpu)}
+        row["count"] = str(gpus)
         lines.append(", ".join((changes or {}).get((gpu, name), row.get(name, "0")) for name in names))
     return "\n".join(lines) + "\n"
 
