@@ -64,6 +64,7 @@ class Listing(NamedTuple):
     has_models: bool
     has_sizes: bool
     whole: bool = True
+    ended: bool = True  # its last line has an end, so that no more rows can have been there
 
 
 class Array(NamedTuple):
@@ -105,11 +106,10 @@ def parse_lsblk(text: str) -> Listing | None:
     disks = list(dict.fromkeys(disks))
     if not disks and not rows:
         return None
-    # A table that does not end its last line is not the whole one.
     table = not text.lstrip().startswith(("{", "[")) and 'NAME="' not in text
-    whole = not rows or (rows[-1].get("type") != _CUT and (not table or text.endswith("\n")))
+    whole = not rows or rows[-1].get("type") != _CUT
     models, sizes = any(disk.model for disk in disks), any(disk.size is not None for disk in disks)
-    return Listing(tuple(disks), models, sizes, whole)
+    return Listing(tuple(disks), models, sizes, whole, not table or text.endswith("\n"))
 
 
 def _json_rows(text: str) -> list[dict[str, object]] | None:
@@ -201,6 +201,9 @@ def judge_disks(listing: Listing, *, expected: int | None, disk_gb: int = 0) -> 
     if found is None:
         line = f"{len(nvme)} NVMe disks, and nothing tells which of them are local"
         return [*items, judged(UNKNOWN, "disk.nvme-unclear", "node", "none", line)]
+    if found < expected and not listing.ended:
+        line = f"{found} of {expected} local NVMe disks are listed, and the last line has no end"
+        return [*items, judged(UNKNOWN, "probe.output-cut", "node", "none", line)]
     if found < expected:
         line = f"{found} of {expected} local NVMe disks are there"
         items.append(judged(FAIL, "disk.nvme-missing", "node", "replace", line))

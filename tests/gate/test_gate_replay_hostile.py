@@ -178,3 +178,16 @@ def test_tables_without_a_header_are_read(group, role, text, expected):
 def test_a_run_that_timeout_ended_has_timed_out(context, verdict, target):
     told = replay.judge_case(Case("/c", "lustre", "", {"stdout": ""}, {**context, "mount": "/fsx"}))
     assert (told.verdict, [finding.target for finding in told.findings]) == (verdict, [target])
+
+
+def test_a_list_of_disks_without_its_last_end_convicts_nobody_and_may_be_whole():
+    rows = "NAME    MAJ:MIN RM  SIZE RO TYPE\nnvme0n1 259:0    0  200G  0 disk\n"
+    eight = rows + "".join(f"nvme{n}n1 259:{n}    0  3.5T  0 disk\n" for n in range(1, 9))
+    seven = eight[: eight.index("nvme8n1")]
+
+    def told(text):
+        return replay.judge_case(Case("/c", "system", "p5.48xlarge", {"lsblk": text}, {})).verdict
+
+    assert told(eight) == told(eight.rstrip()) == "pass"
+    assert told(seven) == "fail"
+    assert told(seven.rstrip()) == told(eight[:-3]) == "unknown"
