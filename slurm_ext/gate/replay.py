@@ -17,6 +17,12 @@ from slurm_ext.verdict import UNKNOWN, Verdict
 _APART = ("efa", "gpu", "kernel", "lustre", "slurm", "system")
 
 
+#: ECMA-48: colours and the like. A shell's prompt with the command: `$ lsblk`, `[root@node-a ~]# df`, `user@node-a:~$ ps aux`.
+_COLOURS = pattern(r"\x1b\[[\d;]{0,20}[A-Za-z]")
+_WHO = r"(?:\[[\w.-]{1,64}@[^\]\n]{1,200}\][$#]|[\w.-]{1,64}@[\w.-]{1,64}:[^\s$#]{1,200}[$#]|\$)"
+_PROMPT = pattern(rf"\A{_WHO} [a-z/][^\n]*\n")
+_LAST_PROMPT = pattern(rf"(?<=\n){_WHO} ?\n?\Z")
+
 _DIGITS_MAX = 400
 _ENDLESS = pattern(rf"(?<!\d)\d{{{_DIGITS_MAX},}}")
 _NUMBER_MAX = 1 << 63
@@ -42,7 +48,13 @@ def judge_case(case: Case) -> Verdict:
 
 
 def _tame(text: str) -> str:
-    """Return the text without numbers of hundreds of digits: nothing counts so far, and Python refuses to read them."""
+    """Return what the tool printed: without colours, and without the prompts of the shell that it was copied from.
+
+    Numbers of hundreds of digits go, too: nothing counts so far, and Python refuses to read them.
+    """
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
+    text = _LAST_PROMPT.sub("", _PROMPT.sub("", text.removeprefix("\ufeff"), count=1), count=1)
     return _ENDLESS.sub("?", text) if len(text) >= _DIGITS_MAX else text
 
 

@@ -78,7 +78,8 @@ def parse(text: str, command: str = "") -> list[Unit] | None:
     if units or "loaded units listed" in text:
         return units
     if "Active:" in text or "Loaded:" in text or _ABSENT.search(text):
-        return _status(text)
+        names = _names(command)
+        return _status(text) or (_status(f"{names[0]}.service\n{text}") if len(names) == 1 else None)
     named = [_NAMED.fullmatch(line.strip()) for line in stripped.splitlines()]
     if named and all(named):
         return [Unit(found[1], "", found[2]) for found in named if found is not None]

@@ -191,3 +191,43 @@ def test_a_list_of_disks_without_its_last_end_convicts_nobody_and_may_be_whole()
     assert told(eight) == told(eight.rstrip()) == "pass"
     assert told(seven) == "fail"
     assert told(seven.rstrip()) == told(eight[:-3]) == "unknown"
+
+
+@pytest.mark.parametrize("prompt", ["$ ", "[root@node-a ~]# ", "user1@node-a:~/run$ "])
+@pytest.mark.parametrize(
+    ("role", "text", "expected"),
+    [
+        ("df", "Filesystem 1K-blocks Used Available Use% Mounted on\n/dev/root 203056560 203040176 0 100% /\n", "fail"),
+        ("mounts", "/dev/root / ext4 rw,relatime 0 0\n", "pass"),
+        (
+            "systemctl",
+            "x munge.service - MUNGE\n     Loaded: loaded (/x; enabled)\n     Active: failed (Result: x)\n",
+            "fail",
+        ),
+        ("ps", "    PID USER STAT COMMAND\n      1 root Ss   /sbin/init\n", "pass"),
+    ],
+)
+def test_what_was_copied_with_its_prompt_and_colours_is_read(role, text, expected, prompt):
+    def told(text):
+        return replay.judge_case(Case("/c", "system", "p5.48xlarge", {role: text}, {"jobs_on_node": []})).verdict
+
+    assert told(text) == expected
+    assert told(f"{prompt}some tool -x\n{text}") == told(f"{text}{prompt}") == expected
+    assert told(f"\x1b[0;1;31m{text}\x1b[0m") == told(f"\ufeff{text}") == expected
+
+
+def test_a_comment_is_no_prompt():
+    fstab = "# /etc/fstab: static file system information\n/dev/md0 /scratch ext4 defaults 0 2\n"
+    texts = {"fstab": fstab, "mounts": "/dev/root / ext4 rw 0 0\n"}
+    told = replay.judge_case(Case("/c", "system", "", texts, {}))
+    assert [finding.target for finding in told.findings] == ["fs:/scratch"]
+
+
+def test_a_unit_without_its_head_is_the_one_that_was_asked_for_or_unknown():
+    text = "     Loaded: loaded (/x; enabled)\n     Active: failed (Result: x)\n"
+
+    def told(command):
+        return replay.judge_case(Case("/c", "system", "p5.48xlarge", {"systemctl": text}, {"command": command})).verdict
+
+    assert told("systemctl status munge") == "fail"
+    assert told("") == told("systemctl status munge slurmd") == "unknown"
