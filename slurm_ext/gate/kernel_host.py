@@ -1,16 +1,16 @@
 """What kernel messages say of the machine around the GPUs: disks, file systems, memory, processors, network, Lustre. Pure.
 
-Only what cannot be a program's own fault convicts, and only by the kernel's own words. Sources: the kernel's
-drivers/nvme/host/{pci,core}.c, block/blk-core.c (blk_print_req_error), fs/ext4/super.c, fs/xfs/xfs_fsops.c,
-drivers/md/{raid0,raid1,raid5,raid10}.c, drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce (bits of MCi_STATUS, Intel SDM
+Only what cannot be a program's own fault convicts, and only by the kernel's own words. Disks have a module of their own.
+Sources: the kernel's drivers/edac/edac_mc.c, arch/x86/kernel/cpu/mce (bits of MCi_STATUS, Intel SDM
 volume 3 chapter 17), mm/memory-failure.c, drivers/firmware/efi/cper.c, kernel/hung_task.c, kernel/watchdog.c,
 drivers/net/ethernet/amazon/ena; lustre/ptlrpc/import.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from slurm_ext.gate import kernel_disk
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, WARN, strength
@@ -33,40 +33,10 @@ _MARKS = (
         "general protection",
         "Oops",
     ),
-    *("evicted", "memory", "ailure", "atchdog", "severity: ", "file-max", "killed as", "Aborting"),
+    *("evicted", "memory", "ailure", "atchdog", "severity: ", "file-max", "killed as", "Aborting", "forced readonly"),
 )
 
 _MARKED = pattern("|".join(_MARKS))
-
-_NVME_TIMEOUT = pattern(r"nvme (nvme\d+): (?:I/O (?:tag )?\d.*timeout|controller is down; will reset)", needs="nvme ")
-_NVME_DEAD = pattern(
-    r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready)",
-    needs="nvme ",
-)
-_NVME_PATH = pattern(r"block (nvme\d+n\d+): no available path - failing I/O", needs="no available path")
-#: Only a disk that stays: a floppy drive, a CD or a loop device that is read in vain says nothing of the node.
-_BLOCK = pattern(
-    r"(?:blk_update_request: |print_req_error: )?(?:I/O|critical (?:medium|target|space allocation|nexus)|"
-    r"(?:operation not supported)|protection|device resource) error, dev (nvme\d+n\d+|sd[a-z]+|xvd[a-z]+), sector",
-    needs="error, dev ",
-)
-_BUFFER = pattern(
-    r"Buffer I/O error on dev(?:ice)? ((?:nvme\d+n\d+|sd[a-z]+|xvd[a-z]+|md\d+)(?:p?\d+)?), ", needs="Buffer I/O"
-)
-_TURNED = pattern(
-    r"(?:EXT[234]-fs|XFS|F2FS-fs)(?: error)? \((?:device )?([\w-]+)\): .{0,200}?"
-    r"(?:Remounting filesystem read-only|Shutting down filesystem|Filesystem has been shut down)",
-    needs="ilesystem",
-)
-_FORCED = pattern(r"BTRFS(?: \w+)? \(device ([\w-]+)(?: state \w+)?\):? .*forced readonly", needs="forced readonly")
-_ABORTED = pattern(r"Aborting journal on device ([\w-]+?)(?:-\d+)?\.", needs="Aborting journal")
-_FS_ERROR = pattern(r"EXT[234]-fs error \(device ([\w-]+)\)", needs="-fs error")
-_XFS_ERROR = pattern(
-    r"XFS \(([\w-]+)\): (?:Metadata (?:corruption|CRC error) detected|Corruption detected|log I/O error)", needs="XFS ("
-)
-_RAID = pattern(
-    r"md/(raid\w*|linear|faulty):(\w+): Disk failure on (\S+?),? (?:detected|disabling)", needs="Disk failure"
-)
 
 _EVICTED = pattern(r"LustreError: .*?(\S+?)-(osc|mdc)-\S+: This client was evicted by (\S+?);", needs="evicted")
 _CONNECTION = pattern(
@@ -102,6 +72,11 @@ _OOPS = pattern(
 _THROTTLED = pattern(r"(?:mce: )?CPU\d+: (?:Core|Package) temperature (?:is )?above threshold", needs="above threshold")
 _FILES = pattern(r"VFS: file-max limit \d+ reached", needs="file-max")
 _SEGFAULT = pattern(r"(?:\S+\[\d+\]: segfault at |traps: \S+\[\d+\])")
+_PCIE = pattern(
+    r"(nvidia|efa) ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\.([0-7]): (?:AER: )?PCIe Bus Error: "
+    r"severity=(Correct\w+|Uncorrect\w+)(?: \(([\w-]+)\))?",
+    needs="PCIe Bus Error",
+)
 _ENA = pattern(r"ena [0-9a-f:.]+ (\w+): (?:Keep alive watchdog timeout|.*Trigger reset)", needs="ena ")
 _CARRIER = pattern(
     r"(?:systemd-networkd\[\d+\]: )?(?:(?:ena|mlx5_core|igb|ixgbe|i40e|ice|bnxt_en) [0-9a-f:.]+ )?(ib\w*|en[osp]\w+|eth\d+): "
@@ -115,29 +90,11 @@ _VALID, _UNCORRECTED = 1 << 63, 1 << 61
 FLAPS = 3
 
 
-def judge(text: str) -> Judged | None:
-    """Return what one kernel message says of the machine, None where it says nothing."""
+def judge(text: str, own: Collection[str] = ()) -> Judged | None:
+    """Return what one kernel message says of the machine, None where it says nothing. `own`: see kernel_disk."""
     if not _MARKED.search(text):
         return None
-    return _disk(text) or _memory(text) or _processor(text) or _rest(text)
-
-
-def _disk(text: str) -> Judged | None:
-    if found := _NVME_DEAD.match(text):
-        return judged(FAIL, "disk.nvme-dead", f"disk:{found[1]}", "replace", text)
-    if found := _NVME_TIMEOUT.match(text):
-        return judged(WARN, "disk.nvme-timeout", f"disk:{found[1]}", "warn", text)
-    if found := _NVME_PATH.match(text) or _BLOCK.match(text) or _BUFFER.match(text):
-        return judged(FAIL, "disk.error", f"disk:{found[1]}", "replace", text)
-    if found := _TURNED.match(text) or _FORCED.match(text) or _ABORTED.match(text):
-        return judged(FAIL, "disk.read-only", f"disk:{found[1]}", "reboot", text)
-    if found := _FS_ERROR.match(text) or _XFS_ERROR.match(text):
-        return judged(WARN, "disk.file-system-error", f"disk:{found[1]}", "warn", text)
-    if found := _RAID.match(text):
-        lost = found[1] in ("raid0", "linear")
-        id_, word, action = ("raid.broken", FAIL, "replace") if lost else ("raid.degraded", WARN, "warn")
-        return judged(word, id_, f"disk:{found[2]}", action, text)
-    return None
+    return kernel_disk.judge(text, own) or _memory(text) or _processor(text) or _rest(text)
 
 
 def _memory(text: str) -> Judged | None:
@@ -189,7 +146,22 @@ def _processor(text: str) -> Judged | None:
     return None
 
 
+def _bus(text: str) -> Judged | None:
+    """Return what advanced error reporting says of a GPU's or an EFA device's own PCIe function (drivers/pci/pcie/aer.c)."""
+    found = _PCIE.match(text)
+    if found is None:
+        return None
+    target = f"gpu@{found[2]}" if found[1] == "nvidia" else f"efa:{found[2]}.{found[3]}"
+    if found[4].startswith("Correct"):
+        return judged(PASS, "pcie.corrected", target, "none", text)
+    if found[5] != "Fatal":
+        return judged(WARN, "pcie.uncorrected", target, "warn", text)
+    return judged(FAIL, "pcie.fatal", target, "reboot" if found[1] == "nvidia" else "replace", text)
+
+
 def _rest(text: str) -> Judged | None:
+    if item := _bus(text):
+        return item
     if found := _EVICTED.match(text):
         return judged(WARN, "lustre.evicted", f"{'ost' if found[2] == 'osc' else 'mdt'}:{found[3]}", "warn", text)
     if found := _ENA.match(text):

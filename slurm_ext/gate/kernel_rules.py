@@ -7,7 +7,7 @@ itself set back to None. Several lines of one event are one finding.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from slurm_ext.gate import efa_log, kernel_host, xid
 from slurm_ext.gate.kernel_log import same_boot
@@ -56,16 +56,18 @@ def judge(
     boot_id: str = "",
     boot_time_s: float | None = None,
     recovery: Mapping[str, str] | None = None,
+    own: Collection[str] = (),
 ) -> list[Judged]:
     """Return what the messages say, strongest per event, in order of first appearance.
 
-    `recovery` maps a GPU's address to nvidia-smi's present recovery action, where that was read after the log.
+    `recovery` maps a GPU's address to nvidia-smi's present recovery action, where that was read after the log. `own` names the
+    device-mapper devices that are the node's.
     """
     now: list[KernelLine] = []
     before: list[KernelLine] = []
     for line in lines:
         (now if same_boot(line, boot_id, boot_time_s) else before).append(line)
-    said = [*_xids(now, recovery or {}), *(item for text in _whole(now) for item in _other(text))]
+    said = [*_xids(now, recovery or {}), *(item for text in _whole(now) for item in _other(text, own))]
     found = _merge([*said, *kernel_host.judge_links(line.text for line in now)])
     return [*kernel_host.one_event(found), *_old(before)]
 
@@ -200,9 +202,9 @@ def _nvlink5(id_: str, target: str, rest: str, text: str, now: str | None) -> Ju
     return judged(PASS, id_, target, "none", text, "marked non-fatal: ignore")
 
 
-def _other(text: str) -> list[Judged]:
+def _other(text: str, own: Collection[str]) -> list[Judged]:
     """Return what one message other than an Xid says."""
-    return _driver(text) if text.startswith(_DRIVERS) else _machine(text)
+    return _driver(text) if text.startswith(_DRIVERS) else _machine(text, own)
 
 
 def _driver(text: str) -> list[Judged]:
@@ -222,10 +224,10 @@ def _driver(text: str) -> list[Judged]:
     return _machine(text)
 
 
-def _machine(text: str) -> list[Judged]:
+def _machine(text: str, own: Collection[str] = ()) -> list[Judged]:
     if item := efa_log.judge(text):
         return [item]
-    item = kernel_host.judge(text)
+    item = kernel_host.judge(text, own)
     return [item] if item else []
 
 

@@ -90,6 +90,18 @@ def told(*texts):
         ),
         ("nvidia: probe of 0000:a4:00.0 failed with error -1", ("fail", "gpu@0000:a4:00", "reboot")),
         ("nvidia 0000:a4:00.0: probe with driver nvidia failed with error -1", ("fail", "gpu@0000:a4:00", "reboot")),
+        (
+            "nvidia 0000:b9:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
+            ("fail", "gpu@0000:b9:00", "reboot"),
+        ),
+        (
+            "nvidia 0000:b9:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, id=b900",
+            ("warn", "gpu@0000:b9:00", "warn"),
+        ),
+        (
+            "efa 0000:4f:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+            ("pass", "efa:0000:4f:00.0", "none"),
+        ),
         ("NVRM: GPU 18:00.0: GPU has fallen off the bus.", ("fail", "gpu@0000:18:00", "reboot")),
     ],
 )
@@ -131,6 +143,35 @@ def test_a_gpu_that_left_the_bus_is_named_on_the_first_of_three_lines():
     assert told(*lines) == [("fail", "gpu@0000:18:00", "reboot")]
     assert told(lines[0], *(line.replace("NVRM: ", "") for line in lines[1:])) == []
     assert told(lines[0].replace("0000:18:00.0", "18:00.0"), *lines[1:]) == [("fail", "gpu@0000:18:00", "reboot")]
+
+
+USERS = ("loop3", "loop12p1", "nbd0", "zram0", "ram1", "sr0", "fuse", "dm-3", "vda1", "ubda", "nvme", "mdX", "md_x")
+TURNED = (
+    "EXT4-fs ({}): Remounting filesystem read-only",
+    "EXT4-fs error (device {}): ext4_find_entry:1463: Remounting filesystem read-only",
+    "EXT3-fs ({}): error: Remounting filesystem read-only",
+    "F2FS-fs ({}): Remounting filesystem read-only",
+    "Aborting journal on device {}-8.",
+    "XFS ({}): Corruption of in-memory data (0x8) detected at x. Shutting down filesystem.",
+    "XFS ({}): Filesystem has been shut down due to log error (0x2).",
+    "BTRFS info (device {}): forced readonly",
+    "BTRFS error (device {} state EA): x: forced readonly",
+)
+
+
+@pytest.mark.parametrize("line", TURNED)
+def test_an_image_that_a_user_wrote_does_not_convict_the_node(line):
+    for name in USERS:
+        assert [item[0] for item in told(line.format(name))] in ([], ["warn"]), name
+    for name in ("nvme1n1", "nvme1n1p2", "sda", "sda1", "xvdf", "md0", "md127p1"):
+        assert told(line.format(name)) == [("fail", f"disk:{name}", "reboot")], name
+
+
+def test_a_device_mapper_device_convicts_where_it_is_the_nodes_own():
+    line = TURNED[0].format("dm-3")
+    assert kernel_host.judge(line, ("dm-0",)).verdict == "warn"
+    found = kernel_host.judge(line, ("dm-0", "dm-3"))
+    assert (found.verdict, found.finding.id, found.finding.target) == ("fail", "disk.read-only", "disk:dm-3")
 
 
 def test_a_disk_that_dies_is_one_event_of_its_controller():
