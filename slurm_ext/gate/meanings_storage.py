@@ -62,6 +62,12 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.EC2_STORE, page.MOUNT),
         ("`dmesg | grep -iE 'nvme|ext4|xfs'` says what went before; a file system alone: `fsck` after a reboot.",),
     ),
+    Meaning(
+        "disk.request-refused",
+        "A disk did not do what it was asked for and lost no data: it may not know discards, zeroing or erasing.",
+        "warn",
+        NO,
+    ),
     Meaning("disk.error", "Reading or writing a disk ends in I/O errors.", "replace", YES, (page.EC2_STORE,)),
     Meaning(
         "disk.full",

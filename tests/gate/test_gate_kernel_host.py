@@ -174,6 +174,34 @@ def test_a_device_mapper_device_convicts_where_it_is_the_nodes_own():
     assert (found.verdict, found.finding.id, found.finding.target) == ("fail", "disk.read-only", "disk:dm-3")
 
 
+@pytest.mark.parametrize(
+    ("status", "operation", "verdict"),
+    [
+        *(
+            ("operation not supported", f" op {op} flags 0x800", "warn")
+            for op in ("0x9:(WRITE_ZEROES)", "0x3:(DISCARD)")
+        ),
+        *(("critical target", f" op {op} flags 0x0", "warn") for op in ("0x3:(DISCARD)", "0x5:(SECURE_ERASE)")),
+        *(("I/O", f" op {op}", "warn") for op in ("0x3:(DISCARD)", "0x9:(WRITE_ZEROES)", "0x", "0xd:(ZONE_RESET)")),
+        *(("critical medium", f" op {op}", "fail") for op in ("0x0:(READ)", "0x1:(WRITE)", "0x2:(FLUSH)")),
+        *((status, " op 0x1:(WRITE) flags 0x800", "fail") for status in ("I/O", "protection", "critical target")),
+        *((status, "", "fail") for status in ("I/O", "critical medium", "protection")),
+        *((status, "", "warn") for status in ("critical target", "operation not supported", "critical nexus")),
+        ("operation not supported", " op 0x1:(WRITE)", "warn"),
+        ("critical nexus", " op 0x1:(WRITE)", "warn"),
+        ("critical space allocation", " op 0x1:(WRITE)", "warn"),
+        ("device resource", " op 0x0:(READ)", "warn"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["blk_update_request: {} error, dev {}, sector 2048{}", "{} error, dev {}, sector 9{}"]
+)
+def test_a_request_convicts_by_what_was_asked_and_what_became_of_it(form, status, operation, verdict):
+    action = "replace" if verdict == "fail" else "warn"
+    for disk in ("nvme1n1", "sda", "xvdf"):
+        assert told(form.format(status, disk, operation)) == [(verdict, f"disk:{disk}", action)]
+
+
 def test_a_disk_that_dies_is_one_event_of_its_controller():
     assert told(
         "nvme nvme3: I/O 12 QID 5 timeout, reset controller",
