@@ -109,6 +109,12 @@ OWN: tuple[Check, ...] = (
     Check("host.cpu-throttled", "processors that were slowed for their heat", "warn", cost=_LOG),
     Check("host.file-limit", "the machine's limit on open files was reached", "warn", cost=_LOG),
     Check("process.hung-task", "tasks that did not move for two minutes", "warn", cost=_LOG),
+    Check(
+        "pcie.",
+        "errors of the PCIe link of a GPU or an EFA device",
+        "none, warn, or fail: reboot or replace",
+        cost=_LOG,
+    ),
     Check("network.", "links that came and went, interfaces that were reset", "warn", cost=_LOG),
     Check("lustre.connection-lost", "a connection to a server was lost and did not come back", "warn", cost=_LOG),
     Check("job.xid-", "Xid of the job's own programs in its time", "a note for the job's owner", _JOB, _LOG),

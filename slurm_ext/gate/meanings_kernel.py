@@ -117,6 +117,27 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.KERNEL_RAS,),
     ),
     Meaning(
+        "pcie.corrected",
+        "The PCIe link of a GPU or an EFA device had an error that the link itself put right.",
+        "none",
+        NO,
+        (page.KERNEL_RAS,),
+    ),
+    Meaning(
+        "pcie.uncorrected",
+        "The PCIe link of a GPU or an EFA device had an error that lost a transfer; the device goes on.",
+        "warn",
+        NO,
+        (page.KERNEL_RAS,),
+    ),
+    Meaning(
+        "pcie.fatal",
+        "The PCIe link of a GPU or an EFA device had a fatal error: the device cannot be relied on until it starts anew.",
+        "reboot",
+        YES,
+        (page.KERNEL_RAS,),
+    ),
+    Meaning(
         "process.segfault",
         "A program crashed by its own fault.",
         "none",

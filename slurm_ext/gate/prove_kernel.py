@@ -74,6 +74,21 @@ FIXTURES: tuple[Fixture, ...] = (
         _says("INFO: task python3:4242 blocked for more than 120 seconds."),
         WARN,
     ),
+    Fixture(
+        "pcie.",
+        "pcie.fatal",
+        _says(
+            "nvidia 0000:53:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)"
+        ),
+        FAIL,
+        action="reboot",
+    ),
+    Fixture(
+        "pcie.",
+        "pcie.uncorrected",
+        _says("efa 0000:4f:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer"),
+        WARN,
+    ),
     Fixture("network.", "network.nic-reset", _says("ena 0000:00:05.0 ens5: Keep alive watchdog timeout."), WARN),
     Fixture("network.", "network.flap", _says(*["ena 0000:00:05.0 ens5: Link is down"] * 4), WARN),
     Fixture("host.kernel-fault", "host.kernel-fault", _says("kernel BUG at mm/slub.c:305!"), WARN),
