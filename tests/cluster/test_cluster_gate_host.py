@@ -60,6 +60,19 @@ def state(lab: Lab, job: str) -> str:
     return lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout.strip()
 
 
+def test_a_healthy_nodes_look_finds_nothing(site: Lab) -> None:
+    """First of all: what the faults below leave in a node's history is told for ever."""
+    job = submit(site, "true\n", "-N1", "--exclusive")
+    until(lambda: state(site, job) == "COMPLETED", f"job {job} ends")
+    path = site.path("share", "nodes", site.nodes[0], "events.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [line for line in lines if line.get("job") == job and line["event"] in ("gate.prolog", "gate.epilog")]
+    found = {f["id"] for line in said for f in line["data"]["gate"]["findings"]}
+    assert not {
+        id_ for id_ in found if id_.startswith(("host.", "disk.", "raid.", "fs.", "lustre.", "lnet.", "memory."))
+    }, found
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -79,18 +92,6 @@ def test_a_node_that_is_not_whole_is_drained_and_the_job_starts_elsewhere(site: 
     site.run(["scancel", job])
     other = submit(site, "true\n", "-N2", "--exclusive")
     until(lambda: state(site, other) == "COMPLETED", f"job {other} ends")
-
-
-def test_a_healthy_nodes_look_finds_nothing(site: Lab) -> None:
-    job = submit(site, "true\n", "-N1", "--exclusive")
-    until(lambda: state(site, job) == "COMPLETED", f"job {job} ends")
-    path = site.path("share", "nodes", site.nodes[0], "events.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = [line for line in lines if line.get("job") == job and line["event"] in ("gate.prolog", "gate.epilog")]
-    found = {f["id"] for line in said for f in line["data"]["gate"]["findings"]}
-    assert not {
-        id_ for id_ in found if id_.startswith(("host.", "disk.", "raid.", "fs.", "lustre.", "lnet.", "memory."))
-    }, found
 
 
 def test_the_jobs_that_run_are_known_by_their_slurmstepd(site: Lab) -> None:
