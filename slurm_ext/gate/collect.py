@@ -5,6 +5,7 @@ Everything lies below `root`; the lab points it at a tree of its own. Nothing he
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -25,6 +26,9 @@ MARGIN_S = 0.3
 
 #: A table of mounts is some kilobytes, with thousands of containers some megabytes; the rest is not read.
 MOUNTS_CHARS = 8 << 20
+
+#: So often the table is read where a mount is not in it that should be.
+MOUNT_READINGS = 3
 
 #: So many mounts of Lustre that the site's settings do not name are asked, each in a child of its own.
 MOST_LUSTRE = 8
@@ -50,7 +54,8 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
     lustre = [at_node(path, node) for path in settings.gate.lustre_mounts] if want.storage else []
     asked_of = () if here is None else probes.of_phase(here.phase)
     beside = probes.WITH_PLAIN_FILES if here is not None and here.phase == probes.PROLOG else ()
-    works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root, beside, here)).encode()}
+    needed = [path.rstrip("/") for path in lustre]
+    works: dict[str, Callable[[], bytes]] = {"host": lambda: json.dumps(_host(root, beside, here, needed)).encode()}
     for path in scratch:
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
     named = len(lustre)
@@ -140,7 +145,9 @@ def _left(
     return cards.answer(), ask_smi.holders(apps.answer())
 
 
-def _host(root: str, beside: Sequence[str] = (), here: probes.Here | None = None) -> dict[str, Any]:
+def _host(
+    root: str, beside: Sequence[str] = (), here: probes.Here | None = None, mounts: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type, and what probes `beside` them find."""
     records, lost = read_kernel.records(root)
     return {
@@ -149,7 +156,7 @@ def _host(root: str, beside: Sequence[str] = (), here: probes.Here | None = None
         "boot_id": _first_line(root, "proc/sys/kernel/random/boot_id"),
         "boot_age_s": time.clock_gettime(time.CLOCK_BOOTTIME),
         "efa": _efa(root),
-        "mounts": _mounts(root),
+        "mounts": _mounts(root, mounts),
         # On Nitro the DMI product name is the instance type; elsewhere it names a server, which no table has.
         "type": _first_line(root, "sys/class/dmi/id/product_name"),
         # Between jobs is often enough for a note, and asking costs more than the rest of this child.
@@ -182,12 +189,28 @@ def _efa(root: str) -> int | None:
     return sum(_first_line(folder, f"{name}/device/vendor") == "0x1d0f" for name in names)
 
 
-def _mounts(root: str) -> list[str] | None:
-    try:
-        with open(os.path.join(root, "proc/self/mounts"), encoding="utf-8", errors="replace") as stream:
-            return stream.read(MOUNTS_CHARS).splitlines()
-    except OSError:
-        return None
+def _mounts(root: str, wanted: Sequence[str] = ()) -> list[str] | None:
+    """Return the lines of the table of mounts; None where it cannot be read, or not to its end.
+
+    While others mount and unmount, a reading may pass over a line (kernels before 5.8, fs/proc_namespace.c): where one of
+    `wanted` is not in it, it is read again, and what any reading had counts.
+    """
+    found: list[str] = []
+    for _ in range(MOUNT_READINGS):
+        try:
+            with open(os.path.join(root, "proc/self/mounts"), encoding="utf-8", errors="replace") as stream:
+                text = stream.read(MOUNTS_CHARS)
+        except OSError:
+            return None
+        if len(text) >= MOUNTS_CHARS:
+            return None
+        lines = text.splitlines()
+        known = set(found)
+        found += [line for line in lines if line not in known]
+        points = {line.split(" ", 2)[1].replace("\\040", " ") for line in found if line.count(" ") > 1}
+        if points.issuperset(wanted):
+            break
+    return found
 
 
 def _lustre_points(root: str) -> list[str]:
@@ -238,7 +261,10 @@ def _scratch(path: str) -> dict[str, Any]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-            os.unlink(probe)
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # whoever clears the folder was first: it is there all the same
+                os.unlink(probe)
     except OSError as exc:
         error = errno.errorcode.get(exc.errno or 0, str(exc.errno))
     return {"error": error, "free_percent": free, "seconds": time.monotonic() - started}
@@ -255,7 +281,8 @@ def _mount(path: str) -> dict[str, Any]:
         free = 100.0 * space.f_bavail / space.f_blocks if space.f_blocks else None
         with os.scandir(path) as entries:
             for entry in entries:
-                entry.stat(follow_symlinks=False)
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    entry.stat(follow_symlinks=False)
                 break
     except OSError as exc:
         error = errno.errorcode.get(exc.errno or 0, str(exc.errno))

@@ -56,11 +56,23 @@ def read(root: str) -> Seen:
             if is_efa(function):
                 found[f"{BUS}/{function.address}/vendor"] = function.vendor
                 found[f"{BUS}/{function.address}/device"] = function.device
-    if os.path.isdir(os.path.join(root, MODULE)):
+    module = _is_there(os.path.join(root, MODULE))
+    if module:
         found[MODULE + "/"] = ""
-    elif os.path.isdir(os.path.join(root, "sys/module")):
+    elif module is False and _is_there(os.path.join(root, "sys/module")):
         found["sys/module/"] = ""
     return Seen(found, functions or (), frozenset(in_use))
+
+
+def _is_there(path: str) -> bool | None:
+    """Say whether something is there; None where that cannot be read."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def is_efa(function: Function) -> bool:
@@ -71,8 +83,8 @@ def is_efa(function: Function) -> bool:
 def _read_class(root: str, found: dict[str, str | Unread], in_use: set[str]) -> None:
     folder = os.path.join(root, CLASS)
     names = names_in(folder)
-    if isinstance(names, Unread) and names.error != "ENOENT":
-        found[CLASS] = names
+    if isinstance(names, Unread) and (names.error != "ENOENT" or not _is_there(os.path.dirname(folder))):
+        found[CLASS] = names  # without the folder above it sysfs itself cannot be read
         return
     found[CLASS + "/"] = ""  # without the folder no RDMA driver is loaded: there is no device
     for name in () if isinstance(names, Unread) else names:
@@ -137,6 +149,8 @@ def _read_nodes(root: str, found: dict[str, str | Unread]) -> None:
             continue
         opened = open_entry(root, folder, name)
         if isinstance(opened, Unread):
+            if opened.error != "ENOENT":  # whose it is cannot be read: then no device is known to be without one
+                found[f"{VERBS}/{name}/ibdev"] = opened
             continue
         try:
             found[f"{VERBS}/{name}/ibdev"] = text_of(opened[0], "ibdev")

@@ -128,7 +128,8 @@ def judge_topo(text: str, *, gpu_type: str) -> list[Judged]:
 
     Without a known type the machine's own rule counts: nearly all pairs are joined by the same number of links.
     """
-    rows = [re.split(r"\t+|\s{2,}", line.strip()) for line in text.splitlines() if re.match(r"GPU\d+\s", line)]
+    lines = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]  # a cell that was cut is another one
+    rows = [re.split(r"\t+|\s{2,}", line.strip()) for line in lines if re.match(r"GPU\d+\s", line)]
     names = [row[0] for row in rows]
     if not rows:
         return [judged(UNKNOWN, "gpu.topology-unreadable", "node", "none", text.strip()[:200])]

@@ -19,6 +19,9 @@ from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 #: Types that are turned read-only by the kernel when their disk fails. All others are read-only because someone says so.
 _ON_DISK = words_of("ext2 ext3 ext4 xfs btrfs f2fs jfs reiserfs bcachefs")
 
+#: Devices that may hold an image which a user wrote: what is wrong with it says nothing of the node. See kernel_disk.
+_OF_USERS = tuple(f"/dev/{name}" for name in ("loop", "nbd", "zram", "ram", "sr", "fuse"))
+
 _NO_JOB_NEEDS = ("/boot", "/efi", "/media", "/cdrom", "/proc", "/sys", "/dev", "/run")
 
 _LINE = pattern(r"(\S+) on (/.*?) type (\S+) \(([^)]*)\)")
@@ -175,6 +178,9 @@ def _read_only(mount: Mount, entry: Wanted | None, mounts: Iterable[Mount], *, f
         return [judged(FAIL, "fs.read-only", target, "reboot", "mounted read-only, fstab says read-write")]
     if mount.fstype not in _ON_DISK:
         return []
+    if mount.source.startswith(_OF_USERS):
+        line = "the kernel turned the file system of an image read-only"
+        return [judged(WARN, "fs.read-only", target, "warn", line)] if shut or turned else []
     if shut or turned:
         return [judged(FAIL, "fs.read-only", target, "reboot", "the kernel turned the file system read-only")]
     bound = mount.root != "/" or any(

@@ -79,7 +79,9 @@ def _judge(
     if here.phase == HEALTH:
         from slurm_ext.gate import system_services
 
-        items += system_services.look(here, found.names)
+        told = system_services.look(here, found.names)
+        # A program that runs without systemd is known by its name: in a list that is not whole it may be left out.
+        items += told if found.whole else [system_storage.noted(item) for item in told]
     return narrowed(items, here.phase, scratch=bool(here.settings.gate.nvme_dirs))
 
 

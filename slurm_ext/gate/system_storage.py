@@ -97,7 +97,8 @@ def arrays(text: str | None, shape: HostShape | None, nvme: tuple[Controller, ..
     expected = shape.nvme_count if shape is not None else None
     items = block_rules.judge_arrays(found, expected=expected)
     if not nvme or expected is None:
-        return items
+        # A stripe may be short by how it was made, and without the list of controllers nothing tells.
+        return [item._replace(verdict=UNKNOWN) if item.finding.id == "disk.nvme-missing" else item for item in items]
     there = sum(block_rules.STORE_MODEL in one.model for one in nvme)
     short = [item for item in items if item.finding.id == "disk.nvme-missing"]
     items = [item for item in items if item.finding.id != "disk.nvme-missing"]  # the controllers tell of that
@@ -135,14 +136,13 @@ def mounts(text: str, fstab: str | None, own: tuple[str, ...]) -> list[Judged]:
         return certain
     told = {item.finding.target for item in certain}
     wanted = [entry for entry in mount_rules.parse_fstab(fstab) if entry.fstype != "lustre" and entry.target not in own]
-    items = mount_rules.judge(listed, wanted)
+    items = mount_rules.judge(listed, wanted, whole=whole is text)
     # Set-up or fault: a table and a file that disagree do not tell.
-    return certain + [
-        _noted(item) for item in items if item.verdict in (FAIL, WARN) and item.finding.target not in told
-    ]
+    return certain + [noted(item) for item in items if item.verdict in (FAIL, WARN) and item.finding.target not in told]
 
 
-def _noted(item: Judged) -> Judged:
+def noted(item: Judged) -> Judged:
+    """Return a failure as a warning."""
     return item._replace(verdict=WARN) if item.verdict == FAIL else item
 
 
@@ -161,7 +161,7 @@ def space(spaces: Iterable[Space], jobs: Jobs, *, phase: str) -> list[Judged]:
             )
             found += disk_rules.judge([count], jobs, "inodes")
         sure = phase == HEALTH and jobs.none_here and one.path in _SLURMD_NEEDS
-        items += found if sure else map(_noted, found)
+        items += found if sure else map(noted, found)
     return items
 
 

@@ -77,7 +77,8 @@ def unit(name: str, active: str, load: str = "loaded", enabled: str = "enabled")
     text = healthy()["etc/fmslurm-lab/systemctl-show.txt"]
     blocks = [block for block in text.split("\n\n") if f"Id={name}.service" not in block]
     blocks.append(f"Id={name}.service\nLoadState={load}\nActiveState={active}\nSubState=dead\nUnitFileState={enabled}")
-    return {"etc/fmslurm-lab/systemctl-show.txt": "\n\n".join(blocks) + "\n"}
+    listed = process(1, "systemd", uid=0)  # a list of processes that is whole
+    return {"etc/fmslurm-lab/systemctl-show.txt": "\n\n".join(blocks) + "\n", **listed}
 
 
 ONE_SOCKET = {
