@@ -100,6 +100,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         if kernel is None
         else tuple(line for r in kernel if (line := kernel_log.parse_line(r)) is not None),
         kernel_lost=bool(host.get("kernel_lost")),
+        own_devices=tuple(host.get("own", ())),
         boot_id=str(host.get("boot_id", "")),
         boot_age_s=host.get("boot_age_s"),
         efa_devices=host.get("efa"),
@@ -153,6 +154,7 @@ def _host(
     return {
         "kernel": records,
         "kernel_lost": lost,
+        "own": _own(root, records or (), here),
         "boot_id": _first_line(root, "proc/sys/kernel/random/boot_id"),
         "boot_age_s": time.clock_gettime(time.CLOCK_BOOTTIME),
         "efa": _efa(root),
@@ -163,6 +165,16 @@ def _host(
         "clock": None if here is not None and here.phase == probes.PROLOG else _clock(root),
         "probes": {} if here is None else probes.run_beside(beside, here),
     }
+
+
+def _own(root: str, records: Sequence[str], here: probes.Here | None) -> list[str]:
+    """Return the device-mapper devices that are the node's, where its kernel log tells of any."""
+    if not any("dm-" in record for record in records):
+        return []
+    from slurm_ext.gate import own_disks  # here: few nodes have any, and fewer have words about them
+
+    scratch = [at_node(path, here.node) for path in here.settings.gate.nvme_dirs] if here is not None else []
+    return own_disks.find(root, scratch) if own_disks.named(records) else []
 
 
 def _first_line(root: str, name: str) -> str:

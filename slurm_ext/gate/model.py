@@ -121,6 +121,7 @@ class Facts(NamedTuple):
     )
     kernel: tuple[KernelLine, ...] | None = None
     kernel_lost: bool = False  # older messages of this boot have left the ring
+    own_devices: tuple[str, ...] = ()  # device-mapper devices that are the node's, where the kernel log tells of any
     boot_id: str = ""
     boot_age_s: float | None = None
     efa_devices: int | None = None

@@ -44,7 +44,9 @@ def judge(case: Case) -> list[Judged]:
         recovery = {gpu.pci: gpu.recovery or "none" for gpu in read.gpus if gpu.recovery is not None}
     boot_id = str(case.context.get("boot_id", "")) or kernel_log.last_boot(lines)
     boot_time_s = case.time_s("boot_time")
-    items = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot_time_s, recovery=recovery)
+    told = case.context.get("own_devices")
+    own = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
+    items = kernel_rules.judge(lines, boot_id=boot_id, boot_time_s=boot_time_s, recovery=recovery, own=own)
     lost = _lost(case, texts, lines, boot_time_s)
     if lost:
         items.append(judged(UNKNOWN, "kernel.log-incomplete", "node", "none", lost))

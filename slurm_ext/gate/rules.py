@@ -119,7 +119,7 @@ def _kernel(facts: Facts) -> list[Judged]:
         from slurm_ext.gate import kernel_rules  # here: see _gpus
 
         recovery = {gpu.pci: gpu.recovery for gpu in facts.smi.gpus if gpu.recovery} if facts.smi else {}
-        items = kernel_rules.judge(facts.kernel, boot_id=facts.boot_id, recovery=recovery)
+        items = kernel_rules.judge(facts.kernel, boot_id=facts.boot_id, recovery=recovery, own=facts.own_devices)
     if facts.kernel_lost:
         # Rings wrap on every node in time. The GPUs' own state was read besides, so this alone holds no job.
         line = "older messages of this boot have left the ring; what they said is not known"

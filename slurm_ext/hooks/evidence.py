@@ -81,6 +81,7 @@ def captures(
     facts = look.facts
     kernel = kmsg(facts.kernel or ())
     boot = {"boot_id": facts.boot_id} if facts.boot_id else {}
+    own = {"own_devices": list(facts.own_devices)} if facts.own_devices else {}
     smi: dict[str, str] = {}
     run: dict[str, Any] = {}
     if facts.smi is not None:
@@ -107,7 +108,7 @@ def captures(
     roles = next((told for prefix, told in _TOLD_BY.items() if finding.id.startswith(prefix)), tuple(views))
     return {
         "gpu": Capture("gpu", smi, run | boot),
-        "kernel": Capture("kernel", {"kmsg": kernel, **recovery}, boot),
+        "kernel": Capture("kernel", {"kmsg": kernel, **recovery}, boot | own),
         "efa": Capture("efa", {"tree": raw["efa"]} if raw.get("efa") else {}, run_times(run)),
         "lustre": Capture(
             "lustre",
