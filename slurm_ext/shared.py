@@ -49,6 +49,9 @@ _ADDRESS = pattern(r"[0-9A-Fa-f.:]{2,45}")
 #: what was decided after its end. Hooks, burn-in and controller meet in these files.
 STOPPED_FILE, BURNIN_FILE, RESTORE_FILE, DECISION_FILE = "stopped.json", "burnin.json", "restore.json", "decision.json"
 
+#: Who wrote a mark of an end that Slurm shows and that no hook brought about, so that nobody takes it for a hook's.
+BY_CONTROLLER = "controller"
+
 
 def bounded(work: Callable[[], Any], timeout_s: float) -> Any:
     """Run work in a child and return what it returned as plain data, or None where it failed or took too long."""

@@ -51,10 +51,17 @@ def not_acted(share: str, job: HookJob, nodes: Collection[str]) -> tuple[str, ..
 def tell_partners(
     share: str, job: HookJob, reason: str, *, rule: str = "", policy: str = "", suspects: Collection[str] = ()
 ) -> None:
-    """Say that this attempt ends here, so that innocent nodes wait for nobody."""
+    """Say that this attempt ends here, so that innocent nodes wait for nobody.
+
+    A job that is just being sent back looks to the controller like one that was ended from outside, and it may have said so
+    already. It knows nothing of why, and by a mark of its own it would release no job that we hold: ours takes its place.
+    """
     path = shared.attempt_path(share, job.attempt, shared.STOPPED_FILE)
     mark = {"schema": 1, "node": job.node, "time": time.time(), "reason": reason, "rule": rule}
-    shared.decide_once(path, {**mark, "policy": policy, "suspects": list(suspects)})
+    mark |= {"policy": policy, "suspects": list(suspects)}
+    won = shared.decide_once(path, mark)
+    if won is not None and won.get("by") == shared.BY_CONTROLLER:
+        shared.write_json(path, mark)
 
 
 def suspect(share: str, job: HookJob, node: str, *, policy: str, why: str) -> None:

@@ -13,7 +13,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.slurm.model import Job
 
 #: Who wrote a mark, so that nobody takes it for a hook that sent its job back.
-BY = "controller"
+BY = shared.BY_CONTROLLER
 
 #: A job that ended like this may have been anywhere in its gate; one that completed or failed by itself has left it.
 _FROM_OUTSIDE = ("CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "NODE_FAIL")

@@ -13,6 +13,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.hooks import decide, marks, succession
 from slurm_ext.hooks.decide import STOP_JOB, Plan
 from slurm_ext.hooks.environment import HookJob
+from slurm_ext.resume import stopped
 from slurm_ext.verdict import FAIL, Verdict
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what hooks believe on a share belongs to root")
@@ -153,3 +154,29 @@ def test_what_others_wrote_on_the_share_is_no_word_of_ours(settings):
     marks.tell_partners(share, JOB, "x")
     os.chown(shared.attempt_path(share, JOB.attempt, shared.STOPPED_FILE), 12345, 12345)
     assert marks.word(share, JOB) is None
+
+
+@pytest.mark.parametrize("controller_first", [True, False])
+def test_a_stop_of_ours_is_known_as_ours_though_the_controller_saw_its_effect_first(
+    settings: Settings, controller_first: bool
+) -> None:
+    """Between the requeue and the hook's mark the controller may look, and take it for an end from outside: held for ever."""
+    share = settings.site.share
+    path = shared.attempt_path(share, JOB.attempt, shared.STOPPED_FILE)
+    seen = {"schema": 1, "node": "controller", "by": shared.BY_CONTROLLER, "time": 1.0, "reason": "ended in its gate"}
+    if controller_first:
+        assert shared.decide_once(path, seen) == seen
+        assert stopped.mark(settings, JOB.cluster, JOB.job_id, JOB.restarts) is None
+    marks.tell_partners(share, JOB, "the agent of n1 ended", rule="burnin.agent-died", suspects=["n1"])
+    shared.decide_once(path, seen)
+    stop = stopped.mark(settings, JOB.cluster, JOB.job_id, JOB.restarts)
+    assert stop is not None
+    assert (stop.rule, stop.suspects, stop.node) == ("burnin.agent-died", ("n1",), JOB.node)
+
+
+def test_of_two_hooks_that_stop_one_attempt_the_first_is_believed(settings: Settings) -> None:
+    marks.tell_partners(settings.site.share, JOB, "first", rule="x")
+    marks.tell_partners(settings.site.share, JOB._replace(node="n2"), "second", rule="y")
+    stop = stopped.mark(settings, JOB.cluster, JOB.job_id, JOB.restarts)
+    assert stop is not None
+    assert stop.reason == "first"
