@@ -9,6 +9,7 @@ from __future__ import annotations
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import ladder
 from slurm_ext.slurm import repair
+from slurm_ext.slurm.act import PROLOG_ERROR
 from slurm_ext.slurm.drain_record import DrainRecord
 from slurm_ext.slurm.model import Node
 from slurm_ext.typed import NamedTuple
@@ -21,6 +22,13 @@ MANUAL = "node.manual"
 
 #: A record lies there a moment before its drain does (seconds): so old it must be to be called left over.
 SETTLED_S = 120.0
+
+#: Slurm's own drain comes so soon after our exit (seconds): slurmd tells slurmctld at once, and while that is silent tries for a
+#: time that its SlurmctldTimeout (120 s by default) bounds. What is set later, or before, is for another prolog's exit.
+PROLOG_DRAIN_S = 180.0
+
+#: slurmctld sets reasons as SlurmUser, slurmd as root (slurmctld, `drain_nodes` after a failed prolog); people have other names.
+_DAEMONS = ("root", "slurm")
 
 #: So often within a day one finding may come and go by itself; then somebody is to look.
 RETURNS_A_DAY = 3
@@ -73,6 +81,8 @@ def judge(
         return Ruling(FORGET, "another instance has its name" if replaced else "somebody resumed it")
     if node.reason != record.reason:
         return Ruling(LEAVE, "the reason is not the one we set")
+    if why := _not_of_our_exit(record, node):
+        return Ruling(LEAVE, why)
     if why := _by_policy(record, node, settings, mode):
         return Ruling(LEAVE, why)
     if seen.verdict not in (PASS, WARN):
@@ -86,6 +96,25 @@ def judge(
         return Ruling(LEAVE, why)
     boot = "the same boot" if record.boot_id == seen.boot_id else "another boot"
     return Ruling(RESUME, f"{record.finding} on {record.target} looked for again on {boot} and not found")
+
+
+def _not_of_our_exit(record: DrainRecord, node: Node) -> str:
+    """Return in words why Slurm's drain after a failed prolog is not the one that our exit caused; empty where it is, or is none.
+
+    Any prolog that fails is told of by the same two words: a site's own, or ours of another time.
+    """
+    if record.reason != PROLOG_ERROR:
+        return ""
+    if not node.reason_time:
+        return "Slurm does not say when its Prolog error was: it may be another prolog's"
+    if node.reason_user not in _DAEMONS:
+        return f"{node.reason_user or 'nobody known'} set the reason, not Slurm"
+    # Slurm counts whole seconds, and cuts them.
+    late_s = node.reason_time - record.since_s
+    if not -1.0 <= late_s <= PROLOG_DRAIN_S:
+        when = "before" if late_s < 0 else "after"
+        return f"its Prolog error is of {abs(late_s):.0f} s {when} our exit: another prolog's"
+    return ""
 
 
 def _by_policy(record: DrainRecord, node: Node, settings: Settings, mode: str) -> str:

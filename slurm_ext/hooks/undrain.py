@@ -82,7 +82,10 @@ def tend(case: Case) -> float | None:
     if ruling.act == RESUME:
         told = Context("gate", case.at_s, trail.local_path(case.settings, case.node), node=case.node, mode="enforce")
         told = told._replace(instance_id=seen.instance_id, boot_id=seen.boot_id)
-        done = act.undrain_node(slurm, case.settings, case.node, ruling.why, told, expected=case.record.reason)
+        set_s = None if found is None else found.reason_time
+        done = act.undrain_node(
+            slurm, case.settings, case.node, ruling.why, told, expected=case.record.reason, set_s=set_s
+        )
         if done.done:
             _forget_said(case)
             return None

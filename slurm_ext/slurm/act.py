@@ -157,11 +157,13 @@ def undrain_node(
     *,
     by_hand: bool = False,
     expected: str | None = None,
+    set_s: int | None = None,
 ) -> Outcome:
     """Resume a node that we drained, on proof that `why` words; a node with another's reason is left alone.
 
     `by_hand`: a person asks, so no mode stands in the way, and a drain that a person asked for may be undone. `expected` is
-    the whole reason that the proof is about: a node that has another one meanwhile is left alone, whoever set it.
+    the whole reason that the proof is about: a node that has another one meanwhile is left alone, whoever set it. So is one
+    whose reason was not set at `set_s` (seconds since the epoch): the same text may have been set anew.
     """
     told = context._replace(node=context.node or node)
     event = event_for("node.resume", settings, told)._replace(node=node, reason=one_line(why), decision="resume")
@@ -177,7 +179,7 @@ def undrain_node(
         return Outcome(False, "failed", f"Slurm knows no node {node}", rung)
     if not found.drained:
         return Outcome(True, "already", f"{node} is not drained", rung)
-    if not _is_for_us_to_resume(found, by_hand, expected):
+    if not _is_for_us_to_resume(found, by_hand, expected, set_s):
         return Outcome(False, "foreign", f"{node} was drained by {found.reason_user}: {one_line(found.reason)}", rung)
     if context.dry_run:
         return Outcome(False, "dry-run", f"would resume {node}, drained for: {found.reason}", rung)
@@ -185,7 +187,7 @@ def undrain_node(
     def act() -> None:
         # The intent took a moment, in which a person may have taken the drain over.
         now = _node(slurm, node)
-        if now is not None and now.drained and not _is_for_us_to_resume(now, by_hand, expected):
+        if now is not None and now.drained and not _is_for_us_to_resume(now, by_hand, expected, set_s):
             raise SlurmError(f"{node} was drained by {now.reason_user} meanwhile: {one_line(now.reason)}")
         slurm.resume_node(node)
 
@@ -200,9 +202,11 @@ def undrain_node(
     return Outcome(done, "done" if done else "failed", one_line(why) if done else wrong, rung)
 
 
-def _is_for_us_to_resume(found: Node, by_hand: bool, expected: str | None) -> bool:
+def _is_for_us_to_resume(found: Node, by_hand: bool, expected: str | None, set_s: int | None) -> bool:
     """Say whether a drain is ours to undo: what a person asked for is undone by a person only."""
     if expected is not None and found.reason != expected:
+        return False
+    if set_s is not None and found.reason_time != set_s:
         return False
     ours = is_ours(found.reason) or (expected is not None and found.reason == PROLOG_ERROR)
     return ours and (by_hand or not found.reason.startswith(MANUAL_PREFIX))

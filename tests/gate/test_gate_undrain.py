@@ -62,6 +62,15 @@ def reason(text: str) -> Node:
     return NODE._replace(reason=text)
 
 
+def slurms(late_s: int) -> Node:
+    """Slurm's own drain after a failed prolog, so long after the record was written; 0: it does not say when."""
+    return reason("Prolog error")._replace(reason_time=int(NOW) - 3600 + late_s if late_s else 0)
+
+
+def prolog_error(late_s: int) -> dict[str, object]:
+    return {"record": RECORD._replace(reason="Prolog error"), "node": slurms(late_s)}
+
+
 CASES: list[tuple[str, dict[str, object], str]] = [
     ("proof on the same boot", {}, RESUME),
     ("a warning of something else", {"seen": WELL._replace(verdict=WARN, check=WARN)}, RESUME),
@@ -79,6 +88,13 @@ CASES: list[tuple[str, dict[str, object], str]] = [
         {"record": RECORD._replace(reason="Prolog error"), "node": reason("Prolog error")},
         RESUME,
     ),
+    ("Slurm's own, at once after our exit", prolog_error(1), RESUME),
+    ("Slurm's own, after a slurmctld that was silent", prolog_error(170), RESUME),
+    ("Slurm's own, an hour after our exit: the site's prolog", prolog_error(3000), LEAVE),
+    ("Slurm's own, of before our exit", prolog_error(-60), LEAVE),
+    ("Slurm's words, and nobody says when", {**prolog_error(1), "node": slurms(0)}, LEAVE),
+    ("Slurm's words, typed by a person", {**prolog_error(1), "node": slurms(1)._replace(reason_user="ada")}, LEAVE),
+    ("Slurm's words, and nobody says by whom", {**prolog_error(1), "node": slurms(1)._replace(reason_user="")}, LEAVE),
     ("no reason at all", {"node": reason("")}, LEAVE),
     ("resumed by somebody", {"node": NODE._replace(flags=(), reason="")}, FORGET),
     ("about to be drained", {"node": NODE._replace(flags=()), "record": RECORD._replace(since_s=NOW - 5)}, LEAVE),
@@ -172,6 +188,8 @@ _NODES = st.builds(
     st.sampled_from(["IDLE", "ALLOCATED", "MIXED", "DOWN", "UNKNOWN", ""]),
     st.lists(st.sampled_from(["DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "CLOUD"]), max_size=3).map(tuple),
     _REASONS,
+    st.sampled_from(["root", "slurm", "ada", ""]),
+    st.sampled_from([0, int(NOW)]) | st.integers(int(NOW - 1e6), int(NOW)),
 )
 _SEEN = st.builds(
     Seen,
@@ -205,6 +223,9 @@ def test_a_foreign_reason_is_never_cleared_and_the_unknown_resumes_nobody(
             and record.step != "replace"
             and (record.step != "reboot" or seen.boot_id != record.boot_id)
         )
+        if record.reason == "Prolog error":
+            assert -1 <= node.reason_time - record.since_s <= undrain.PROLOG_DRAIN_S
+            assert node.reason_user in ("root", "slurm")
     if ruling.act == FORGET:
         assert node is not None
         assert not node.drained

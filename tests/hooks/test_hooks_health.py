@@ -70,8 +70,8 @@ class Here(Site):
         path.write_text(SCONTROL.format(folder=self.folder, first=first))
         path.chmod(0o755)
 
-    def slurm_says(self, state: str, reason: str = "") -> None:
-        more = f" Reason={reason} [root@1764460800]" if reason else ""
+    def slurm_says(self, state: str, reason: str = "", *, set_s: float = 1764460800) -> None:
+        more = f" Reason={reason} [root@{set_s:.0f}]" if reason else ""
         (self.folder / "node").write_text(f"NodeName=n0 State={state} Partitions=gpu{more}\n")
 
     def asked(self) -> list[str]:
@@ -234,11 +234,18 @@ def test_slurms_own_drain_after_our_exit_is_ours_to_undo(here: Here) -> None:
     assert record is not None
     assert (record.reason, record.finding, record.step, record.boot_id) == ("Prolog error", "gpu.lost", "reboot", BOOT)
     here.scontrol()
-    here.slurm_says("IDLE+DRAIN", "Prolog error")
+    here.slurm_says("IDLE+DRAIN", "Prolog error", set_s=record.since_s + 2)
     here.smi(SMI)
     here.health()
     assert here.named("node.stays-out")[-1]["reason"].startswith("it needs a reboot")
     here.boot("1c" * 16)
+    here.slurm_says("IDLE+DRAIN", "Prolog error", set_s=record.since_s + 3600)
+    here.health()
+    assert (
+        here.named("node.stays-out")[-1]["reason"] == "its Prolog error is of 3600 s after our exit: another prolog's"
+    )
+    assert not [line for line in here.asked() if "State=RESUME" in line]
+    here.slurm_says("IDLE+DRAIN", "Prolog error", set_s=record.since_s + 2)
     here.health()
     assert drain_record.read(here.share, "n0") is None
     assert [line for line in here.asked() if "State=RESUME" in line]

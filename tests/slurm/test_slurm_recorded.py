@@ -196,6 +196,13 @@ def test_slurms_own_drain_is_ours_only_by_its_record(here: Here) -> None:
     assert here.undrain(expected=act.PROLOG_ERROR).done
 
 
+def test_a_reason_that_was_set_anew_in_the_same_words_is_another(here: Here) -> None:
+    here.slurm.set_node("n0", flags=["DRAIN"], reason=act.PROLOG_ERROR, reason_user="root", reason_time=1_900_000_000)
+    assert here.undrain(expected=act.PROLOG_ERROR, set_s=1_899_999_000).result == "foreign"
+    assert here.slurm.acts() == []
+    assert here.undrain(expected=act.PROLOG_ERROR, set_s=1_900_000_000).done
+
+
 def test_a_reason_that_changes_between_look_and_act_is_kept(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.drain().done
     answers = here.slurm.nodes
