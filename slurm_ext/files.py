@@ -67,15 +67,15 @@ def open_regular(path: str, flags: int, mode: int = 0o600) -> int:
     return descriptor
 
 
-def write_passing(path: str, content: str) -> None:
-    """Write a small file of this boot, mode 0644: whole or not at all for readers, and not flushed to a disk.
+def write_passing(path: str, content: str, *, mode: int = 0o644) -> None:
+    """Write a small file of this boot: whole or not at all for readers, and not flushed to a disk.
 
     Whatever has the name (a link, a FIFO) is replaced and never followed. OSError is the caller's to handle.
     """
     temporary = path + "~"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(content)
     os.replace(temporary, path)

@@ -2,6 +2,8 @@
 
 `dcgmi` told to end (SIGTERM) asks DCGM's daemon to stop its diagnostic `nvvs`, which is the daemon's child and not ours: it is
 waited for and never killed (dcgmi/Diag.cpp, dcgmi/main_dcgmi.cpp). Processes are known by start time, never by number alone.
+
+A name and an environment are anybody's to choose: only what root or DCGM's own account runs counts.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Collection
 
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
@@ -20,8 +23,12 @@ from slurm_ext.hooks.slow_state import Running
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import UNKNOWN
 
-#: The program that DCGM's daemon starts for a diagnostic.
-DIAGNOSTIC = "nvvs"
+#: The program that DCGM's daemon starts for a diagnostic, and the daemon.
+DIAGNOSTIC, DAEMON = "nvvs", "nv-hostengine"
+
+#: As whom the daemon starts it (nvidia-dcgm.service: nv-hostengine --service-account nvidia-dcgm), else as root.
+ACCOUNT = "nvidia-dcgm"
+_PASSWD, _PASSWD_BYTES = "/etc/passwd", 1 << 20
 
 #: How long (seconds) of the given time programs may take to end by themselves; the rest is for SIGKILL.
 KINDLY, PAUSE_S = 0.7, 0.02
@@ -38,6 +45,7 @@ class Process(NamedTuple):
     session: int
     name: str
     ours: bool = True
+    parent: int = 0
 
 
 def end(run_dir: str, timeout_s: float) -> bool:
@@ -68,14 +76,62 @@ def end(run_dir: str, timeout_s: float) -> bool:
 def alive(who: Running) -> list[Process]:
     """Return the processes of a slow check that have not ended. One that only waits to be collected has."""
     found = []
+    accounts: frozenset[int] | None = None
     for process in processes(since=who.start):
         if process.state in "ZX":
             continue
-        if (process.pid, process.start) == (who.pid, who.start) or _has_token(process.pid, who.token):
+        if (process.pid, process.start) == (who.pid, who.start):
             found.append(process)
-        elif process.name == DIAGNOSTIC:
+            continue
+        has_token = _has_token(process.pid, who.token)
+        if not has_token and process.name != DIAGNOSTIC:
+            continue
+        accounts = trusted() if accounts is None else accounts
+        if not is_run_by(process.pid, accounts):
+            continue
+        if has_token:
+            found.append(process)
+        elif _is_of_daemon(process, accounts):
             found.append(process._replace(ours=False))
     return found
+
+
+def trusted() -> frozenset[int]:
+    """Return the user ids as whom a slow check runs: root's, our own, and DCGM's account by this machine's own table.
+
+    The name service is not asked: it may hang, and its answer may be anybody's.
+    """
+    found = {0, os.geteuid()}
+    try:
+        with open(_PASSWD, encoding="utf-8", errors="replace") as stream:
+            for line in stream.read(_PASSWD_BYTES).splitlines():
+                fields = line.split(":")
+                if fields[0] == ACCOUNT and len(fields) > 3 and fields[2].isascii() and fields[2].isdigit():
+                    found.add(int(fields[2]))
+    except OSError:
+        pass
+    return frozenset(found)
+
+
+def is_run_by(pid: int, accounts: Collection[int]) -> bool:
+    """Say whether each of a process's user ids is one of these.
+
+    Who owns /proc/PID does not say that: root does where a program may not be dumped, whoever runs it (proc(5)).
+    """
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:
+            uids = next((line.split()[1:] for line in stream.read(8192).splitlines() if line.startswith("Uid:")), [])
+        return bool(uids) and all(int(uid) in accounts for uid in uids)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_of_daemon(process: Process, accounts: Collection[int]) -> bool:
+    """Say whether DCGM's daemon started a process, or did and has ended since."""
+    if process.parent == 1:
+        return True
+    parent = read(process.parent)
+    return parent is not None and parent.name == DAEMON and is_run_by(parent.pid, accounts)
 
 
 def stays(look: Look, settings: Settings) -> Look:
@@ -101,7 +157,8 @@ def read(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             before, _, after = stream.read(4096).rpartition(")")
         fields = after.split()
-        return Process(pid, int(fields[19]), fields[0], int(fields[3]), before.partition("(")[2])
+        name = before.partition("(")[2]
+        return Process(pid, int(fields[19]), fields[0], int(fields[3]), name, parent=int(fields[1]))
     except (OSError, IndexError, ValueError):
         return None
 

@@ -67,8 +67,11 @@ def running(run_dir: str) -> Running | None:
 
 
 def write_running(run_dir: str, who: Running) -> None:
-    """Say who runs. OSError is the caller's: without this a job could not end it, so it must not begin."""
-    write_passing(os.path.join(run_dir, RUNNING), json.dumps({"schema": SCHEMA, **who._asdict()}))
+    """Say who runs, to root alone: whoever knows the token could have a program of his own taken for ours.
+
+    OSError is the caller's: without this a job could not end it, so it must not begin.
+    """
+    write_passing(os.path.join(run_dir, RUNNING), json.dumps({"schema": SCHEMA, **who._asdict()}), mode=0o600)
 
 
 def remove_running(run_dir: str) -> None:

@@ -242,6 +242,97 @@ def test_programs_whose_leader_was_killed_are_ended_by_their_token(run_dir: str)
     assert slow_end.alive(who) == []
 
 
+def spoof(folder: Path, *above: str, user: int = 1000, token: str = "", hides: bool = False) -> subprocess.Popen[str]:
+    """Start a program named nvvs as a user, below programs with the names `above`; it says when it runs."""
+    script = (
+        "import ctypes, os, sys, time\n"
+        "libc, names = ctypes.CDLL(None), sys.argv[4:]\n"
+        "def be(name): libc.prctl(15, name.encode(), 0, 0, 0)\n"
+        "for name in names:\n"
+        "    be(name)\n"
+        "    if os.fork(): os.wait(); os._exit(0)\n"
+        "libc.prctl(1, 9, 0, 0, 0)\n"
+        "os.setresuid(*[int(sys.argv[1])] * 3)\n"
+        "libc.prctl(4, int(sys.argv[2]), 0, 0, 0)\n"
+        "be('nvvs')\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    argv = [sys.executable, "-c", script, str(user), "0" if hides else "1", "-", *above]
+    env = {**os.environ, "FMSLURM_SLOW": token}
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, cwd="/")
+
+
+@pytest.fixture
+def spoofed(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    started: list[subprocess.Popen[str]] = []
+    pids: list[int] = []
+
+    def begin(*above: str, **more: object) -> int:
+        started.append(spoof(tmp_path, *above, **more))  # type: ignore[arg-type]
+        assert started[-1].stdout is not None
+        pids.append(int(started[-1].stdout.readline()))
+        return pids[-1]
+
+    yield begin
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for one in started:
+        one.communicate(timeout=30)
+
+
+def ended_now() -> Running:
+    """Return a slow check whose leader has ended."""
+    me = slow_end.read(os.getpid())
+    assert me is not None
+    return Running(999_999_999, me.start, "ab" * 16, slow_state.machine_boot_id(), "r1", time.time())
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("above", "more"),
+    [
+        ((), {}),
+        ((), {"hides": True}),  # then /proc/PID is root's
+        (("nv-hostengine",), {}),  # root's own, yet the program is no diagnostic of DCGM's account
+        ((), {"token": "ab" * 16}),
+        ((), {"user": 0}),  # a person's, not the daemon's
+    ],
+)
+def test_a_users_program_with_the_diagnostics_name_is_nobodys_slow_check(
+    run_dir: str, spoofed: Callable[..., int], above: tuple[str, ...], more: dict[str, object]
+) -> None:
+    pid = spoofed(*above, **more)
+    assert (found := slow_end.read(pid)) is not None
+    assert found.name == "nvvs"
+    slow_state.write_running(run_dir, ended_now())
+    assert slow_end.alive(ended_now()) == []
+    assert slow.end_running(run_dir, 0.0)
+    assert is_over(run_dir)
+    os.kill(pid, 0)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("user", [0, 1234])
+def test_the_diagnostic_of_dcgms_daemon_is_waited_for_and_never_killed(
+    run_dir: str, spoofed: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    table = tmp_path / "passwd"
+    table.write_text("root:x:0:0::/:\nodd\nnvidia-dcgm:x:1234:1234::/:\nevil:x:nvidia-dcgm:1000\n")
+    monkeypatch.setattr(slow_end, "_PASSWD", str(table))
+    pid = spoofed("nv-hostengine", user=user)
+    slow_state.write_running(run_dir, ended_now())
+    assert [(process.pid, process.ours) for process in slow_end.alive(ended_now())] == [(pid, False)]
+    assert not slow.end_running(run_dir, 0.1)
+    os.kill(pid, 0)
+
+
+def test_only_root_may_read_the_token(run_dir: str) -> None:
+    slow_state.write_running(run_dir, ended_now())
+    assert (Path(run_dir) / slow.RUNNING).stat().st_mode & 0o777 == 0o600
+    slow_state.remove_running(run_dir)
+
+
 def test_a_file_of_another_boot_and_a_number_that_is_anothers_by_now_end_nobody(run_dir: str) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:
