@@ -129,6 +129,17 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.DCGM,),
     ),
     Meaning(
+        "dcgm.overdue",
+        "Slow checks have been due for more than two intervals (gate.slow_every_h), and none came to its end here.",
+        "none",
+        NO,
+        (page.DCGM,),
+        (
+            "The evidence says what keeps it: a job, a burn-in, a program on the GPUs, or what an earlier check left.",
+            "End what is left over; a node that is always busy is tested when it is taken out of use.",
+        ),
+    ),
+    Meaning(
         "dcgm.",
         "A test of DCGM's diagnostic failed or complained; the rest of the id is the test's name.",
         "drain",

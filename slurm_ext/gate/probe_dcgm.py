@@ -26,6 +26,9 @@ def look(here: Here) -> Probed:
         return Probed()
     boot_id = (read_small.text(here.path("proc/sys/kernel/random/boot_id"), 64) or "").strip()
     last = slow_result.read(at_node(here.settings.site.run_dir, here.node))
-    if last is None or not slow_result.counts(here.settings.gate, last, now=time.time(), boot_id=boot_id):
+    now = time.time()
+    if (late := slow_result.overdue(here.settings.gate, last, now=now, boot_id=boot_id)) is not None:
+        return Probed((late,))
+    if last is None or not slow_result.counts(here.settings.gate, last, now=now, boot_id=boot_id):
         return Probed()
     return Probed(last.items, {"level": last.level, "ended_s": last.ended_s})

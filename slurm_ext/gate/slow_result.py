@@ -11,9 +11,9 @@ import os
 from slurm_ext.config.model import Gate
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_passing
-from slurm_ext.gate.model import Judged
+from slurm_ext.gate.model import Judged, judged
 from slurm_ext.typed import Any, NamedTuple
-from slurm_ext.verdict import ACTIONS, VERDICTS, Finding
+from slurm_ext.verdict import ACTIONS, PASS, VERDICTS, Finding
 
 SCHEMA = 1
 FILE = "slow.json"
@@ -35,6 +35,7 @@ class Last(NamedTuple):
     boot_id: str
     items: tuple[Judged, ...] = ()
     said: str = ""  # dcgmi's own trouble, or where it ran
+    waits_since_s: float = 0.0  # when the first of those began that were ended one after another, up to this one
 
 
 def write(run_dir: str, last: Last) -> None:
@@ -57,6 +58,7 @@ def read(run_dir: str) -> Last | None:
             str(data["boot_id"]),
             tuple(_item(item) for item in data["items"]),
             str(data.get("said", "")),
+            float(data.get("waits_since_s", 0.0)),
         )
     except (
         OSError,
@@ -83,3 +85,25 @@ def counts(gate: Gate, last: Last | None, *, now: float, boot_id: str) -> bool:
     if last is None or gate.slow_check == "off" or not boot_id or last.boot_id != boot_id:
         return False
     return last.outcome != ENDED and now - last.ended_s <= 2 * gate.slow_every_h * HOUR_S + HOUR_S
+
+
+def after(last: Last, before: Last | None) -> Last:
+    """Return a result with how long this node has waited for one that says something. Pure."""
+    if last.outcome != ENDED:
+        return last
+    waited = before is not None and before.outcome == ENDED and before.boot_id == last.boot_id
+    since_s = before.waits_since_s if before is not None and waited else 0.0
+    return last._replace(waits_since_s=since_s if 0 < since_s <= last.began_s else last.began_s)
+
+
+def overdue(gate: Gate, last: Last | None, *, now: float, boot_id: str) -> Judged | None:
+    """Return the note that slow checks have been due for longer than two intervals and none came to its end; else None. Pure."""
+    if last is None or gate.slow_check == "off" or last.outcome != ENDED or not boot_id or last.boot_id != boot_id:
+        return None
+    waits_h = (now - last.waits_since_s) / HOUR_S
+    if last.waits_since_s <= 0 or waits_h <= 2 * gate.slow_every_h:
+        return None
+    line = (
+        f"no slow check came to its end for {waits_h:.0f} h, and one is due every {gate.slow_every_h:g} h: {last.said}"
+    )
+    return judged(PASS, "dcgm.overdue", "node", "none", line)

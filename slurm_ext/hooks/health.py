@@ -187,7 +187,7 @@ def _slow_check(
     """Start a slow check where one is due."""
     if not level:
         return
-    from slurm_ext.hooks import slow_run
+    from slurm_ext.hooks import slow_jobs, slow_run
 
     root = at_node(settings.site.root, node)
 
@@ -206,7 +206,7 @@ def _slow_check(
 
     slow_run.start(
         slow_run.Order(node, run_dir, slow_due.argv(dcgmi, level), level, now.boot_id, slow_run.LIMITS_S[level]),
-        idle=lambda: slow_due.not_idle(run_dir, root, node),
+        idle=lambda: slow_due.not_idle(run_dir, root, node, over=lambda ids: slow_jobs.over(settings, node, ids)),
         tell=tell,
     )
 

@@ -57,11 +57,24 @@ def end(run_dir: str, job: HookJob) -> tuple[str, ...]:
     return tuple(killed)
 
 
-def _of_job(path: str, job: HookJob) -> list[Process] | None:
+def named(run_dir: str) -> list[Process]:
+    """Return the processes that the files of burn-ins name, of whatever job, alive or not. OSError is the caller's.
+
+    What else lies in that folder (which nodes passed, and what made that void) names none.
+    """
+    folder = os.path.join(run_dir, FOLDER)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [one for name in names for one in _of_job(os.path.join(folder, name)) or ()]
+
+
+def _of_job(path: str, job: HookJob | None = None) -> list[Process] | None:
     """Return the processes a file names, None where it is another job's or none that root wrote."""
     try:
         data = json.loads(read_trusted(path))
-        if str(data["job_id"]) != job.job_id:
+        if job is not None and str(data["job_id"]) != job.job_id:
             return None
         return [Process(int(pid), int(start)) for pid, start in data["processes"]]
     except Exception:  # noqa: BLE001 - missing, untrusted or another form: not ours to end

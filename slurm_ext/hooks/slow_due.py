@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Sequence
 
 from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
 from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, HOUR_S, LATE, Last
-from slurm_ext.hooks import slow_end
+from slurm_ext.hooks import leftovers, slow_end
 from slurm_ext.typed import NamedTuple
 
 OFF, R1, R2 = "off", "r1", "r2"
@@ -86,17 +87,18 @@ def argv(dcgmi: str, wanted: str) -> tuple[str, ...]:
     return (dcgmi, "diag", "-r", wanted.removeprefix("r"), "-j")
 
 
-def not_idle(run_dir: str, root: str, node: str) -> str:
-    """Return in words why this node is not idle, empty where it is: a job, its prolog, or a program on the GPUs."""
-    for folder, what in (("jobs", "a job"), ("burnin", "a burn-in")):
-        try:
-            names = [name for name in os.listdir(os.path.join(run_dir, folder)) if name.endswith(".json")]
-        except FileNotFoundError:
-            continue
-        except OSError as exc:
-            return f"{folder} cannot be read ({exc.strerror})"
-        if names:
-            return f"{what} is here: {names[0]}"
+def not_idle(run_dir: str, root: str, node: str, over: Callable[[Sequence[str]], Collection[str]] | None = None) -> str:
+    """Return in words why this node is not idle, empty where it is: a job, its prolog, a burn-in, or a program on the GPUs.
+
+    `over` says which of some job ids Slurm holds to be over: an epilog that was killed leaves its job's file behind.
+    """
+    try:
+        if here := _jobs(run_dir, over):
+            return here
+        if burning := [one for one in leftovers.named(run_dir) if _lives(one)]:
+            return f"a burn-in is here: pid {burning[0].pid}"
+    except OSError as exc:
+        return f"{exc.filename} cannot be read ({exc.strerror})"
     if prologs := _prologs(node):
         return f"a prolog runs: pid {prologs[0]}"
     try:
@@ -111,12 +113,56 @@ def not_idle(run_dir: str, root: str, node: str) -> str:
     return f"programs use the GPUs: pid {', '.join(busy[:4])}" if busy else ""
 
 
+def _jobs(run_dir: str, over: Callable[[Sequence[str]], Collection[str]] | None) -> str:
+    """Return in words which job is here, empty where none is: Slurm is asked about files whose job has no step here."""
+    try:
+        names = os.listdir(os.path.join(run_dir, "jobs"))
+    except FileNotFoundError:
+        return ""
+    jobs = sorted(name[:-5] for name in names if name.endswith(".json") and name[:-5].isdigit())
+    if not jobs:
+        return ""
+    steps = _steps()
+    if here := next((job for job in jobs if job in steps), ""):
+        return f"a job is here: {here}"
+    try:
+        gone = over(jobs) if over is not None else ()
+    except FmslurmError as exc:
+        return f"a job may be here: {jobs[0]}; {exc}"
+    here = next((job for job in jobs if job not in gone), "")
+    return f"a job is here: {here}" if here else ""
+
+
+def _steps() -> set[str]:
+    """Return the jobs that have a step on this machine, by the titles of slurmstepd: `slurmstepd: [JOB.STEP]`."""
+    found = set()
+    for process in slow_end.processes():
+        if process.name == "slurmstepd" and _is_roots(process.pid):
+            title = _words(process.pid, "cmdline")[:1]
+            found.add(title[0].partition(b"[")[2].partition(b".")[0].decode("ascii", "replace") if title else "")
+    return found
+
+
+def _lives(one: leftovers.Process) -> bool:
+    found = slow_end.read(one.pid)
+    return found is not None and found.start == one.start and found.state not in "ZX"
+
+
+def _is_roots(pid: int) -> bool:
+    """Say whether a process is root's, or ours where we are not: what users name their programs says nothing."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
 def _prologs(node: str) -> list[int]:
     """Return prologs and epilogs of ours that run on this machine, but for those of another node that slurmd plays here."""
     found = []
     for process in slow_end.processes():
         words = _words(process.pid, "cmdline")
-        if any(word.endswith(b"fmslurm-hook") for word in words[:4]) and {b"prolog", b"epilog"} & set(words[:6]):
+        is_hook = any(word.endswith(b"fmslurm-hook") for word in words[:4]) and {b"prolog", b"epilog"} & set(words[:6])
+        if is_hook and _is_roots(process.pid):
             names = [word.partition(b"=")[2] for word in _words(process.pid, "environ") if word.startswith(_NODE)]
             if not names or names[0] == node.encode():
                 found.append(process.pid)

@@ -84,11 +84,15 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
         os.dup2(nowhere, standard)
     os.close(nowhere)
     slow_state.mark_begun(kept)
+    earlier = slow_result.read(order.run_dir)
     before = slow_state.running(order.run_dir)
-    if before is not None and before.boot_id == slow_state.machine_boot_id() and slow_end.alive(before):
-        return  # its leader is dead, and what it started will not end: whoever looks finds that file, and says so
-    where = slow_place.leave(order.node)
     began = time.time()
+    if before is not None and before.boot_id == slow_state.machine_boot_id() and (stay := slow_end.alive(before)):
+        # Its leader is dead, and what it started will not end: a prolog finds that file, and says so.
+        said = f"something of an earlier slow check is here: pid {stay[0].pid} ({stay[0].name})"
+        _keep(order, _last(order, ENDED, "", said, began), earlier)
+        return
+    where = slow_place.leave(order.node)
     mine = slow_end.read(os.getpid())
     token = os.urandom(16).hex()
     assert mine is not None, "there is a /proc here"
@@ -102,15 +106,21 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
     last = _last(order, outcome, output, said, began)
     if last.outcome == DONE:
         last = last._replace(said=where)
-    try:
-        slow_result.write(order.run_dir, last)
-    except OSError as exc:
-        last = last._replace(said=f"{last.said}; not kept: {exc}")
+    last = _keep(order, last, earlier)
     slow_place.forget(order.node, leave=True)
     if not [process for process in slow_end.alive(who) if process.pid != who.pid]:
         slow_state.remove_running(order.run_dir)
     if tell is not None and last.outcome != ENDED:  # a job waits for this process to be gone
         tell(last)
+
+
+def _keep(order: Order, last: Last, earlier: Last | None) -> Last:
+    last = slow_result.after(last, earlier)
+    try:
+        slow_result.write(order.run_dir, last)
+    except OSError as exc:
+        return last._replace(said=f"{last.said}; not kept: {exc}")
+    return last
 
 
 def _last(order: Order, outcome: str, output: str, said: str, began: float) -> Last:

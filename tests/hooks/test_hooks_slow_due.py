@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import slow_result
+from slurm_ext.errors import SlurmError
+from slurm_ext.gate import probe_dcgm, probes, slow_result
 from slurm_ext.gate.model import judged
 from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, LATE, Last
-from slurm_ext.hooks import slow_due
+from slurm_ext.hooks import leftovers, passes, slow_due, slow_jobs
 from slurm_ext.hooks.slow_due import Now
-from slurm_ext.verdict import FAIL
+from slurm_ext.slurm.model import Job
+from slurm_ext.verdict import FAIL, PASS
 
 NOW = 1_900_000_000.0
 HOUR_S = 3_600.0
@@ -121,12 +127,158 @@ def test_whether_a_node_is_idle_is_looked_at_where_jobs_programs_and_prologs_are
     smi(root, "exit 0")
     assert slow_due.not_idle(str(run_dir), str(root), NODE) == ""
     (run_dir / "jobs" / "7.json").write_text("{}")
-    assert slow_due.not_idle(str(run_dir), str(root), NODE) == "a job is here: 7.json"
+    assert slow_due.not_idle(str(run_dir), str(root), NODE) == "a job is here: 7"
     (run_dir / "jobs" / "7.json").unlink()
     smi(root, "echo 4711; echo 4712")
     assert slow_due.not_idle(str(run_dir), str(root), NODE) == "programs use the GPUs: pid 4711, 4712"
     smi(root, "echo 'No devices were found' >&2; exit 6")
     assert slow_due.not_idle(str(run_dir), str(root), NODE).startswith("which programs use the GPUs is not known")
+
+
+def idle_by_slurm(run_dir: Path, root: Path, over: tuple[str, ...]) -> str:
+    asked: list[str] = []
+
+    def ask(job_ids: Sequence[str]) -> tuple[str, ...]:
+        asked.extend(job_ids)
+        return over
+
+    return slow_due.not_idle(str(run_dir), str(root), NODE, over=ask) + f" ({' '.join(asked)})"
+
+
+def test_a_job_whose_epilog_was_killed_keeps_no_slow_check_away(tmp_path: Path) -> None:
+    run_dir, root = tmp_path / "run", tmp_path / "root"
+    (run_dir / "jobs").mkdir(parents=True)
+    smi(root, "exit 0")
+    assert idle_by_slurm(run_dir, root, ()) == " ()", "without a file nobody is asked"
+    (run_dir / "jobs" / "990007.json").write_text("{}")
+    (run_dir / "jobs" / "990008.json").write_text("{}")
+    assert idle_by_slurm(run_dir, root, ("990007", "990008")) == " (990007 990008)"
+    assert idle_by_slurm(run_dir, root, ("990007",)) == "a job is here: 990008 (990007 990008)"
+
+    def silent(_: Sequence[str]) -> tuple[str, ...]:
+        raise SlurmError("squeue: no answer")
+
+    assert (
+        slow_due.not_idle(str(run_dir), str(root), NODE, over=silent) == "a job may be here: 990007; squeue: no answer"
+    )
+
+
+def test_a_job_with_a_step_here_is_asked_about_nowhere(tmp_path: Path, stepd: Path) -> None:
+    run_dir, root = tmp_path / "run", tmp_path / "root"
+    (run_dir / "jobs").mkdir(parents=True)
+    (run_dir / "jobs" / "990777.json").write_text("{}")
+    smi(root, "exit 0")
+    with subprocess.Popen(["slurmstepd: [990777.0]"], executable=stepd, stdin=subprocess.PIPE) as step:
+        until(lambda: "990777" in slow_due._steps())
+        assert idle_by_slurm(run_dir, root, ("990777",)) == "a job is here: 990777 ()"
+        step.communicate(b"")
+    assert idle_by_slurm(run_dir, root, ("990777",)) == " (990777)"
+
+
+def until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def stepd(tmp_path: Path) -> Path:
+    """A program of slurmstepd's name that waits for the end of its input."""
+    path = tmp_path / "slurmstepd"
+    shutil.copy2("/bin/cat", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("job", "here"),
+    [
+        (Job("7", state="RUNNING", nodes="n[1-4]"), True),
+        (Job("7", state="RUNNING", nodes="n[5-8]"), False),  # requeued, and elsewhere by now
+        (Job("7", state="RUNNING", nodes="n[1"), True),
+        (Job("7", state="SUSPENDED", nodes="n2"), True),
+        (Job("7", state="A_NEW_WORD", nodes="n2"), True),
+        (Job("7", state="COMPLETED", nodes="n2"), False),
+        (Job("7", state="COMPLETED", flags=("COMPLETING",), nodes="n2"), True),
+        (Job("7", state="COMPLETING", flags=("COMPLETING",), nodes="n2"), True),
+        (Job("7", state="PENDING"), False),
+        (Job("7", state="PENDING", flags=("COMPLETING",), nodes="n2"), True),
+    ],
+)
+def test_whether_a_job_is_on_a_node_by_what_slurm_says(job: Job, here: bool) -> None:
+    assert slow_jobs.is_on(job, "n2") is here
+
+
+def burnin_file(run_dir: Path, name: str, processes: list[list[int]]) -> None:
+    (run_dir / "burnin").mkdir(parents=True, exist_ok=True)
+    path = run_dir / "burnin" / name
+    path.write_text(json.dumps({"job_id": "7", "processes": processes}))
+    path.chmod(0o644)
+
+
+def test_what_a_burn_in_left_behind_keeps_no_slow_check_away(tmp_path: Path) -> None:
+    run_dir, root = tmp_path / "run", tmp_path / "root"
+    smi(root, "exit 0")
+    (run_dir / "burnin").mkdir(parents=True)
+    one = passes.Pass(passes.of_nodes([NODE]), passes.boottime(), "b1", "stack", strict=False, attempt="7-0")
+    assert passes.remember(str(run_dir), one) == ""
+    passes.forget(str(run_dir), boot_id="b1", why="job 7 ended with 1:0")
+    burnin_file(run_dir, "cut.json", [])
+    (run_dir / "burnin" / "cut.json").write_text('{"job_id": "7", "proc')
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
+        start = leftovers.start_ticks(process.pid)
+        assert start is not None
+        burnin_file(run_dir, "7-0.json", [[process.pid, start]])
+        assert slow_due.not_idle(str(run_dir), str(root), NODE) == f"a burn-in is here: pid {process.pid}"
+        burnin_file(run_dir, "7-0.json", [[process.pid, start + 1]])
+        assert slow_due.not_idle(str(run_dir), str(root), NODE) == "", "another process has the number"
+        burnin_file(run_dir, "7-0.json", [[process.pid, start]])
+        process.communicate(b"")
+    assert sorted(path.name for path in (run_dir / "burnin").iterdir()) == [
+        "7-0.json",
+        "cut.json",
+        "passed.json",
+        "void.json",
+    ]
+    assert slow_due.not_idle(str(run_dir), str(root), NODE) == ""
+
+
+def test_a_check_that_is_kept_away_for_long_is_told_of(tmp_path: Path) -> None:
+    gate = settings(every_h=24).gate
+
+    def waits(hours: float, last: Last | None) -> str:
+        item = slow_result.overdue(gate, last, now=NOW + hours * HOUR_S, boot_id="b1")
+        assert item is None or (item.verdict, item.finding.action) == (PASS, "none")
+        return item.finding.evidence[0] if item is not None else ""
+
+    first = slow_result.after(ended(0, ENDED)._replace(said="a job is here: 7"), ended(24.1))
+    later = slow_result.after(ended(-40, ENDED)._replace(said="a job is here: 8"), first)
+    assert later.waits_since_s == first.waits_since_s == first.began_s
+    assert waits(47, later) == ""
+    assert waits(49, later) == "no slow check came to its end for 49 h, and one is due every 24 h: a job is here: 8"
+    slow_result.write(str(tmp_path), later)
+    assert slow_result.read(str(tmp_path)) == later
+    done = slow_result.after(ended(-41), later)
+    assert waits(1000, done) == waits(1000, None) == ""
+    assert waits(49, later._replace(boot_id="b0")) == ""
+    assert waits(49, later._replace(waits_since_s=0.0)) == "", "of an older release"
+    assert slow_result.after(ended(-42, ENDED), done).waits_since_s > done.began_s
+    assert slow_result.after(ended(-1000, ENDED, boot="b2"), later).waits_since_s > later.waits_since_s
+    assert slow_result.overdue(settings("off").gate, later, now=NOW + 99 * HOUR_S, boot_id="b1") is None
+
+
+def test_the_health_look_has_the_note_and_no_look_of_a_job(tmp_path: Path) -> None:
+    root, run_dir = tmp_path / "root", tmp_path / "run"
+    boot = root / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("b1\n")
+    run_dir.mkdir()
+    chosen = settings()._replace(site=Settings().site._replace(run_dir=str(run_dir)))
+    began_s = time.time() - 49 * HOUR_S
+    slow_result.write(str(run_dir), Last("r1", ENDED, began_s, began_s + 1, "b1", said="why", waits_since_s=began_s))
+    probed = probe_dcgm.look(probes.Here(str(root), NODE, "health", chosen))
+    assert [(item.verdict, item.finding.id) for item in probed.items] == [(PASS, "dcgm.overdue")]
+    assert probes.PROBES["dcgm"] == ("health",)
 
 
 def test_a_prolog_that_runs_is_seen(tmp_path: Path) -> None:
