@@ -22,7 +22,7 @@ from slurm_ext.burnin.step import job_of_step
 from slurm_ext.burnin.succession import LEADERS
 from slurm_ext.cli.burnin_history import history_, thresholds_
 from slurm_ext.cli.instance import instance_type
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config.locate import config_path
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings
@@ -228,7 +228,7 @@ def _say(outcome: Outcome, *, gap: float, survey: bool, as_json: bool) -> int:
     if as_json:
         say_json({**outcome_to_json(outcome), **({"floors": found} if survey else {})})
     else:
-        click.echo(f"{outcome.verdict.verdict}: {outcome.verdict.reason} ({outcome.seconds:.1f} s)")
+        say_text(f"{outcome.verdict.verdict}: {outcome.verdict.reason} ({outcome.seconds:.1f} s)")
         rows = [
             (done["kind"], ",".join(group["nodes"]), group["outcome"], _speed(group), "; ".join(group["evidence"]))
             for done in outcome.measured.get("rounds", [])
@@ -237,7 +237,7 @@ def _say(outcome: Outcome, *, gap: float, survey: bool, as_json: bool) -> int:
         if rows:
             say_table(("ROUND", "NODES", "OUTCOME", "BUSBW_GBS", "EVIDENCE"), rows)
         for name, figure in found.items():
-            click.echo(f"floor {name}: {figure:g}")
+            say_text(f"floor {name}: {figure:g}")
     if outcome.verdict.verdict == UNKNOWN:
         return EXIT_LACKING
     return EXIT_FINDING if outcome.verdict.verdict == FAIL else EXIT_OK
@@ -247,7 +247,7 @@ def _floors(outcome: Outcome, gap: float) -> dict[str, float]:
     try:
         return floors.from_survey(outcome.measured, gap=gap)
     except ValueError as exc:
-        click.echo(f"no floors: {exc}", err=True)
+        say_text(f"no floors: {exc}", err=True)
         return {}
 
 

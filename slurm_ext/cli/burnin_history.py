@@ -17,7 +17,7 @@ from slurm_ext.burnin import history, history_line, picture, rules, thresholds
 from slurm_ext.burnin.picture_svg import to_html, to_svg
 from slurm_ext.burnin.picture_text import to_text
 from slurm_ext.burnin.thresholds import DAY_S, Fleet, Key, Run
-from slurm_ext.cli.output import say_json, say_table, write_named
+from slurm_ext.cli.output import say_json, say_table, say_text, write_named
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Burnin, Settings, at_node, machine_name
 from slurm_ext.errors import UsageError
@@ -72,7 +72,7 @@ def history_(
     elif merged:
         _say(merged, drawn, header=not noheader, with_map=with_map and not noheader)
     else:
-        click.echo("no burn-in has been recorded yet" if not (node or since) else "no burn-in fits", err=True)
+        say_text("no burn-in has been recorded yet" if not (node or since) else "no burn-in fits", err=True)
 
 
 def _begin(text: str, now: float) -> float:
@@ -101,9 +101,9 @@ def _say(merged: Sequence[Line], drawn: picture.Picture, *, header: bool, with_m
     if with_map:
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-        click.echo("")
+        say_text("")
         for text in to_text(drawn, width=width, colours=terminal and "NO_COLOR" not in os.environ):
-            click.echo(text)
+            say_text(text, colours=terminal)
 
 
 def _busbw(line: Mapping[str, Any]) -> float | None:
@@ -122,7 +122,7 @@ def read_lines(settings: Settings, *, since: float = 0.0) -> list[Line]:
     known = {(line.get("job"), line.get("node")) for line in lines}
     name = os.environ.get("SLURMD_NODENAME") or machine_name()
     own = at_node(settings.site.state_dir, name)
-    for line in history.read_local(own, refused=lambda why: click.echo(f"left out: {why}", err=True)):
+    for line in history.read_local(own, refused=lambda why: say_text(f"left out: {why}", err=True)):
         # The share has the same line once more, where it could be reached.
         if history_line.time_of(line) >= since and (line.get("job"), line.get("node")) not in known:
             lines.append(line)
@@ -228,40 +228,40 @@ def _fleet_data(fleet: Fleet | None, burnin: Burnin) -> dict[str, Any]:
 
 
 def _say_thresholds(data: Mapping[str, Any], burnin: Burnin) -> None:
-    click.echo(f"all-reduce of {burnin.message_bytes >> 20} MiB over {burnin.transport}; figures are busbw in GB/s")
+    say_text(f"all-reduce of {burnin.message_bytes >> 20} MiB over {burnin.transport}; figures are busbw in GB/s")
     if burnin.floor_busbw_gbs or burnin.pair_floor_busbw_gbs:
-        click.echo(
+        say_text(
             f"the site's floors: {burnin.floor_busbw_gbs:g} from three nodes on, {burnin.pair_floor_busbw_gbs:g} for two; "
             "the table below is not used"
         )
     elif not _is_used(burnin):
-        click.echo("no floors: the table holds for 1 GiB and more only; set burnin.floor_busbw_gbs")
+        say_text("no floors: the table holds for 1 GiB and more only; set burnin.floor_busbw_gbs")
     else:
-        click.echo(f"the site set no floors of its own; the table's are used (read {rules.FLOORS_CHECKED_ON})")
+        say_text(f"the site set no floors of its own; the table's are used (read {rules.FLOORS_CHECKED_ON})")
     rows = [
         (row["instance_type"], _reach(row), f"{row['busbw_gbs']:g}", f"{row['published_gbs']:g}", row["source"])
         for row in data["table"]
     ]
     if rows:
-        click.echo("")
+        say_text("")
         say_table(("TYPE", "NODES", "FLOOR", "PUBLISHED", "SOURCE"), rows)
-    click.echo("")
+    say_text("")
     if burnin.relative_percent > 0:
         does = "is treated as below the floor" if burnin.relative_act == thresholds.DRAIN else "is flagged"
-        click.echo(
+        say_text(
             f"{burnin.relative_percent:g} % below the median of {thresholds.RUNS_MIN} like runs or more of the last "
             f"{burnin.history_d:g} days {does}"
         )
     else:
-        click.echo("burnin.relative_percent is 0: no run is held against the fleet's median")
+        say_text("burnin.relative_percent is 0: no run is held against the fleet's median")
     fleet_rows = [_fleet_row(one) for one in data["fleet"]]
     if fleet_rows:
         say_table(("TYPE", "NODES", "MIB", "NCCL", "PLUGIN", "DRIVER", "RUNS", "SETS", "MEDIAN", "BELOW"), fleet_rows)
     else:
-        click.echo("no run has been recorded yet")
+        say_text("no run has been recorded yet")
     for one in data["flagged"]:
         when = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(one["time"]))
-        click.echo(f"would be flagged: {when} {one['busbw_gbs']:.3g} GB/s on {len(one['nodes'])} nodes")
+        say_text(f"would be flagged: {when} {one['busbw_gbs']:.3g} GB/s on {len(one['nodes'])} nodes")
 
 
 def _reach(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from slurm_ext import command
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config import locate
 from slurm_ext.config.model import Settings, machine_name
 from slurm_ext.errors import EXIT_FINDING, FindingError, FmslurmError, LackingError, UsageError
@@ -130,9 +130,9 @@ def list_(
         heads = [f"NVME({place.node})" if kind == NVME else kind.upper() for kind in kinds]
         say_table(["STEP", "SIZE", "FILES", "AGE", *heads, "ATTEMPT"], lines, header=not noheader)
     else:
-        click.echo("no checkpoints", err=True)
+        say_text("no checkpoints", err=True)
     for tier, why in found.unknown.items():
-        click.echo(f"{tier} could not be looked at: {why}", err=True)
+        say_text(f"{tier} could not be looked at: {why}", err=True)
 
 
 def _row_fields(row: Row, now: float) -> dict[str, Any]:
@@ -169,11 +169,11 @@ def show(step: int, folder: str, run: str, user: str, node: str, as_json: bool) 
         return
     for name, value in fields.items():
         if name not in ("tiers", "words"):
-            click.echo(f"{name:9} {value}")
+            say_text(f"{name:9} {value}")
     for tier, state in row.tiers.items():
-        click.echo(f"{tier:9} {state}" + (f" ({found.unknown[tier]})" if state == UNKNOWN else ""))
+        say_text(f"{tier:9} {state}" + (f" ({found.unknown[tier]})" if state == UNKNOWN else ""))
     for words in row.words:
-        click.echo(words)
+        say_text(words)
 
 
 @ckpt.command("latest")
@@ -198,10 +198,10 @@ def latest_(
     if as_json:
         say_json({"latest": found._asdict() if found else None})
     elif found is not None:
-        click.echo(found.path if only_path else f"step {found.step} in {found.tier}: {found.path}")
+        say_text(found.path if only_path else f"step {found.step} in {found.tier}: {found.path}")
     if found is None:
         if not as_json:
-            click.echo("no complete checkpoint", err=True)
+            say_text("no complete checkpoint", err=True)
         context.exit(EXIT_FINDING)
 
 
@@ -221,7 +221,7 @@ def save(source: str, step: int, folder: str, run: str, shard: int, world: int, 
     if as_json:
         say_json(saved._asdict())
     else:
-        click.echo(
+        say_text(
             f"step {saved.step}: {saved.where}, {_size_words(saved.bytes)}"
             + (f" ({saved.reason})" if saved.reason else "")
         )
@@ -255,7 +255,7 @@ def restore(folder: str, run: str, user: str, node: str, step: int | None, to: s
     if as_json:
         say_json({"step": row.step, "path": path, "tier": row.nearest, "attempt": row.attempt})
     else:
-        click.echo(path)
+        say_text(path)
 
 
 def _wrong_text(tier: str, settings: Settings, place: Place, row: Row) -> str:
@@ -310,11 +310,11 @@ def verify(
         say_json({"step": row.step, "verified": sorted(wrong), "wrong": wrong, "unknown": found.unknown})
     else:
         for tier, lines in wrong.items():
-            click.echo(f"step {row.step} in {tier}: " + ("as it was written" if not lines else f"{len(lines)} wrong"))
+            say_text(f"step {row.step} in {tier}: " + ("as it was written" if not lines else f"{len(lines)} wrong"))
             for line in lines:
-                click.echo(f"  {line}")
+                say_text(f"  {line}")
         for tier, why in found.unknown.items():
-            click.echo(f"{tier} could not be looked at: {why}", err=True)
+            say_text(f"{tier} could not be looked at: {why}", err=True)
     if not wrong:
         raise FindingError(f"step {row.step} is whole in no tier that could be looked at")
     if any(wrong.values()):

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from slurm_ext.cli.output import harmless, say_text
 from slurm_ext.config.locate import locate
 from slurm_ext.doctor.collect import collect
 from slurm_ext.doctor.model import FAIL, OK
@@ -24,11 +25,11 @@ def doctor(as_json: bool, strict: bool) -> None:
     bad = [result for result in results if result.state == FAIL or (strict and result.state != OK)]
     if as_json:
         rows = [result._asdict() for result in results]
-        click.echo(json.dumps({"schema": 1, "ok": not bad, "results": rows}))
+        say_text(json.dumps({"schema": 1, "ok": not bad, "results": rows}))
         sys.exit(1 if bad else 0)
     for result in results:
         word = click.style(f"{result.state:7}", fg=_COLOURS.get(result.state, "yellow"))
-        click.echo(f"{word} {result.id:24} {result.text}")
+        say_text(f"{word} {harmless(result.id):24} {harmless(result.text)}", colours=True)
         if result.remedy and result.state != OK:
-            click.echo(f"{'':7} {'':24} -> {result.remedy}")
+            say_text(f"{'':7} {'':24} -> {result.remedy}")
     sys.exit(1 if bad else 0)

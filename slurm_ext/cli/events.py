@@ -7,7 +7,7 @@ import time
 import click
 
 from slurm_ext import events as trail
-from slurm_ext.cli.output import say_table
+from slurm_ext.cli.output import say_table, say_text
 from slurm_ext.config.hostlist import HostlistError, split_hostlist
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import UsageError
@@ -40,13 +40,13 @@ def events(follow: bool, job: str, nodelist: str, since: str, name: str, as_json
     found = [event for event in trails.fresh() if takes(wanted, event)]
     if as_json:
         for event in found:
-            click.echo(trail.to_line(event))
+            say_text(trail.to_line(event))
     else:
         say_table(HEAD, [row(event) for event in found], header=not noheader)
     while follow:
         time.sleep(POLL_S)
         for event in (event for event in trails.fresh() if takes(wanted, event)):
-            click.echo(trail.to_line(event) if as_json else "  ".join(cell for cell in row(event) if cell))
+            say_text(trail.to_line(event) if as_json else "  ".join(cell for cell in row(event) if cell))
 
 
 def row(event: trail.Event) -> tuple[str, ...]:

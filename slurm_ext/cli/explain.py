@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slurm_ext.cli import breaker
-from slurm_ext.cli.output import say_json
+from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.errors import UsageError
 
 
@@ -40,18 +40,18 @@ def say(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(found)
         return
-    click.echo(f"{found['id']} ({found['kind']})")
-    click.echo(f"  {found['means']}")
+    say_text(f"{found['id']} ({found['kind']})")
+    say_text(f"  {found['means']}")
     for name in ("convicts", "action", "value", "default", "expected", "cause", "role"):
         if found.get(name) not in (None, ""):
-            click.echo(f"  {name + ':':10} {found[name]}")
+            say_text(f"  {name + ':':10} {found[name]}")
     if found.get("steps"):
-        click.echo("  what to do:")
+        say_text("  what to do:")
         for number, step in enumerate(found["steps"], 1):
-            click.echo(f"    {number}. {step}")
+            say_text(f"    {number}. {step}")
     for name, label in (("pages", "see:"), ("looked_at", "looked at:")):
         for line in found.get(name, ()):
-            click.echo(f"  {label:10} {line}")
+            say_text(f"  {label:10} {line}")
 
 
 def unknown(id_: str, near: list[str]) -> UsageError:

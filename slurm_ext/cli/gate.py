@@ -12,7 +12,7 @@ from slurm_ext import verdict
 from slurm_ext.cli.gate_explain import explain
 from slurm_ext.cli.gate_list import list_checks, stats
 from slurm_ext.cli.gate_prove import prove
-from slurm_ext.cli.output import fields_option, say_fields, say_json
+from slurm_ext.cli.output import fields_option, say_fields, say_json, say_text
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import machine_name
 from slurm_ext.errors import EXIT_FINDING, EXIT_OK, FmslurmError
@@ -71,16 +71,16 @@ def check(
             }
         )
     else:
-        click.echo(f"{name}: {seen.words()}: {seen.verdict.reason}")
-        click.echo(f"{results.words(rows)}, phase {phase}")
+        say_text(f"{name}: {seen.words()}: {verdict.one_line(seen.verdict.reason, 500)}")
+        say_text(f"{results.words(rows)}, phase {phase}")
         if shown := _shown(seen, rows, every=every):
             say_fields(shown, CHECK_COLUMNS, fields=fields, noheader=noheader)
         if seen.items:
-            click.echo("`fmslurm explain ID` says what a finding means and what to do", err=True)
+            say_text("`fmslurm explain ID` says what a finding means and what to do", err=True)
         if seen.facts.unread:
-            click.echo(f"could not be read: {', '.join(seen.facts.unread)}", err=True)
+            say_text(f"could not be read: {', '.join(seen.facts.unread)}", err=True)
         if not root:
-            click.echo("not root: what only root may read is told as unknown; sudo shows what the hooks see", err=True)
+            say_text("not root: what only root may read is told as unknown; sudo shows what the hooks see", err=True)
     bad = (FAIL, WARN, UNKNOWN) if strict else (FAIL,)
     return EXIT_FINDING if seen.verdict.verdict in bad else EXIT_OK
 
@@ -123,11 +123,11 @@ def replay(folders: tuple[str, ...], as_json: bool) -> int:
     for folder in folders:
         found, error = _judge(folder)
         if as_json:
-            click.echo(json.dumps(_line(folder, found, error), ensure_ascii=True))
+            say_text(json.dumps(_line(folder, found, error), ensure_ascii=True))
         else:
-            click.echo(f"{folder}: {found.verdict}: {error or found.reason}")
+            say_text(f"{folder}: {found.verdict}: {error or found.reason}")
             for finding in found.findings:
-                click.echo(f"  {finding.id} {finding.target}: {finding.action}")
+                say_text(f"  {finding.id} {finding.target}: {finding.action}")
     return EXIT_OK
 
 

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from slurm_ext.cli.output import fields_option, say_fields, say_json
+from slurm_ext.cli.output import fields_option, say_fields, say_json, say_text
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import LackingError
 
@@ -39,7 +39,7 @@ def list_checks(as_json: bool, fields: tuple[str, ...], noheader: bool) -> None:
         return
     say_fields(rows, ("finding", "state", "runs", "looks_at", "means"), fields=fields, noheader=noheader)
     for what in wrong:
-        click.echo(f"gate.disabled: {what}", err=True)
+        say_text(f"gate.disabled: {what}", err=True)
 
 
 STATS = ("finding", "drains", "nodes", "acks", "alarms", "last")
@@ -78,4 +78,4 @@ def stats(as_json: bool, days: float, fields: tuple[str, ...], noheader: bool) -
     ]
     say_fields(rows, STATS, fields=fields, noheader=noheader)
     if not rows:
-        click.echo(f"nothing was drained or acknowledged in {days:g} days", err=True)
+        say_text(f"nothing was drained or acknowledged in {days:g} days", err=True)

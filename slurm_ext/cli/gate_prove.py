@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_ext.cli.output import fields_option, say_fields, say_json
+from slurm_ext.cli.output import fields_option, say_fields, say_json, say_text
 from slurm_ext.errors import EXIT_FINDING, EXIT_OK
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def prove(names: tuple[str, ...], as_json: bool, fields: tuple[str, ...], nohead
         say_fields(
             rows, ("check", "result", "good", "bad", "verdict", "phase", "why"), fields=fields, noheader=noheader
         )
-        click.echo(f"{len(proofs) - len(unproven)} of {len(proofs)} checks can both pass and fail", err=True)
+        say_text(f"{len(proofs) - len(unproven)} of {len(proofs)} checks can both pass and fail", err=True)
     return EXIT_FINDING if unproven else EXIT_OK
 
 

@@ -7,7 +7,7 @@ import csv
 import click
 
 from slurm_ext.aws import catalogue
-from slurm_ext.cli.output import write_named
+from slurm_ext.cli.output import say_text, write_named
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import UsageError
 from slurm_ext.gres.render import Offer, gres_conf, node_lines
@@ -68,6 +68,6 @@ def generate(
     for path, text in ((output, gres_conf(offers, device_dir=device_dir)), (nodes_output, node_lines(offers))):
         if path:
             write_named(path, text)
-            click.echo(f"wrote {path}: {len(offers)} nodes", err=True)
+            say_text(f"wrote {path}: {len(offers)} nodes", err=True)
         else:
-            click.echo(text, nl=False)
+            say_text(text, nl=False)

@@ -12,7 +12,7 @@ import click
 from slurm_ext import events
 from slurm_ext.cli import install_nccl
 from slurm_ext.cli.lab_daemons import LabDaemons
-from slurm_ext.cli.output import say_json
+from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.config.locate import DEFAULT_PATH, Located, locate, trail_path
 from slurm_ext.errors import EXIT_LACKING, EXIT_PARTLY, FindingError, LackingError, UsageError
 from slurm_ext.lab.cluster import Lab
@@ -99,7 +99,7 @@ def install(
         known,
         connect(located.settings),
         daemons,
-        lambda line: None if as_json else click.echo(line),
+        lambda line: None if as_json else say_text(line),
     )
     events.append(trail, told._replace(phase="done", data={"active": done.active, "generation": done.generation}))
     notes = _notes(located, wanted)
@@ -108,9 +108,9 @@ def install(
         say_json({**done._asdict(), "site": site._asdict(), "changes": changes, "notes": notes})
     else:
         for note in notes:
-            click.echo(f"note: {note}")
+            say_text(f"note: {note}")
     if not done.active:
-        click.echo(
+        say_text(
             f"slurm.conf does not bring the hooks in yet: add `{wanted.include_line}` as its last line and run "
             "`scontrol reconfigure`",
             err=True,
@@ -143,7 +143,7 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
             say_json({"dry_run": True, "remove": made, "fragment": known.fragment})
         else:
             for name in made:
-                click.echo(f"remove {name}")
+                say_text(f"remove {name}")
         return
     _needs_root(dry_run)
     site = _site(located)
@@ -157,7 +157,7 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
         known,
         slurm,
         _daemons(located, site, release.collect()),
-        lambda line: None if as_json else click.echo(line),
+        lambda line: None if as_json else say_text(line),
         included="Include" in sets,
     )
     # Only now: until Slurm has let go of the hooks, their burn-in needs it.
@@ -168,7 +168,7 @@ def uninstall(context: click.Context, dry_run: bool, as_json: bool) -> None:
         say_json({"left": [conflict._asdict() for conflict in done.left], "daemons": done.daemons})
     else:
         for conflict in done.left:
-            click.echo(f"left {conflict.path}: {conflict.why}")
+            say_text(f"left {conflict.path}: {conflict.why}")
     if any(conflict.why.startswith("was changed") for conflict in done.left):
         context.exit(EXIT_PARTLY)
 
@@ -194,7 +194,7 @@ def _take_libraries(folder: str, *, dry_run: bool, as_json: bool) -> None:
         say_json({"dry_run": dry_run, "remove": removed})
         return
     for name in removed:
-        click.echo(f"remove {name}")
+        say_text(f"remove {name}")
 
 
 def _site(located: Located) -> detect.Site:
@@ -211,12 +211,12 @@ def _by_hand(site: detect.Site, as_json: bool) -> None:
     if as_json:
         say_json({"site": site._asdict(), "installed": False, "needs": needs})
         return
-    click.echo(
+    say_text(
         f"This is a site of type {site.type} ({site.why}); install does not write there yet. It needs, by hand:",
         err=True,
     )
     for need in needs:
-        click.echo(f"  - {need}", err=True)
+        say_text(f"  - {need}", err=True)
 
 
 def _plan(located: Located, site: detect.Site, shipped: Release, role: str, health_check: bool) -> Plan:
@@ -262,14 +262,14 @@ def _say_plan(located: Located, site: detect.Site, wanted: Plan, changes: list[a
         data: dict[str, Any] = {"dry_run": True, "version": wanted.version, "site": site._asdict(), "notes": notes}
         say_json({**data, "changes": [change._asdict() for change in todo]})
         return
-    click.echo(f"site of type {site.type} ({site.why}), release {wanted.version}")
+    say_text(f"site of type {site.type} ({site.why}), release {wanted.version}")
     for change in todo:
-        click.echo(f"{change.what:8}{change.path}")
-    click.echo(f"{len(todo)} to change, {len(changes) - len(todo)} as they should be")
+        say_text(f"{change.what:8}{change.path}")
+    say_text(f"{len(todo)} to change, {len(changes) - len(todo)} as they should be")
     if not wanted.includes_fragment:
         notes.append(f"slurm.conf needs `{wanted.include_line}` as its last line")
     for note in notes:
-        click.echo(f"note: {note}")
+        say_text(f"note: {note}")
 
 
 def _say_conflicts(conflicts: list[Conflict], as_json: bool) -> None:
@@ -277,6 +277,6 @@ def _say_conflicts(conflicts: list[Conflict], as_json: bool) -> None:
         say_json({"conflicts": [conflict._asdict() for conflict in conflicts]})
         return
     for conflict in conflicts:
-        click.echo(f"{conflict.path}: {conflict.why}")
+        say_text(f"{conflict.path}: {conflict.why}")
         if conflict.diff:
-            click.echo(conflict.diff)
+            say_text(conflict.diff)

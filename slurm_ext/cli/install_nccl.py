@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-import click
-
 from slurm_ext import events
-from slurm_ext.cli.output import say_json
+from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.config.locate import Located, trail_path
 from slurm_ext.site import nccl, nccl_wheel
 
@@ -32,14 +30,14 @@ def deliver(located: Located, *, version: str, cuda: int, wheel: str, to: str, d
             say_json({"dry_run": True, "release": release._asdict(), "driver": driver, "place": place})
         else:
             how = f"unpack {wheel}" if wheel else f"fetch {release.wheel} ({release.size_bytes >> 20} MiB)"
-            click.echo(f"would {how} into {place}")
+            say_text(f"would {how} into {place}")
         return
     trail = trail_path(settings)
     told = events.Event(
         "site.install-nccl", room="site", reason=f"NCCL {release.version} for CUDA {release.cuda} into {folder}"
     )
     events.append(trail, told._replace(phase="intent"), durable=True)
-    done = nccl.deliver(folder, release, lambda line: None if as_json else click.echo(line), wheel=wheel)
+    done = nccl.deliver(folder, release, lambda line: None if as_json else say_text(line), wheel=wheel)
     events.append(trail, told._replace(phase="done", data={"changed": done.changed, "version": done.version}))
     loads = os.path.join(folder, nccl.CURRENT, nccl.LIBRARY)
     configured = settings.burnin.nccl_library
@@ -47,9 +45,7 @@ def deliver(located: Located, *, version: str, cuda: int, wheel: str, to: str, d
     if as_json:
         say_json({**done._asdict(), "driver": driver, "loads": loads, "configured": configured})
         return
-    click.echo(
-        f"NCCL {release.version} for CUDA {release.cuda} {'is' if done.changed else 'was already'} in {done.path}"
-    )
+    say_text(f"NCCL {release.version} for CUDA {release.cuda} {'is' if done.changed else 'was already'} in {done.path}")
     if elsewhere:
         said = f"burnin.nccl_library is {configured}" if configured else "burnin.nccl_library is not set"
-        click.echo(f"note: {said}; to load this one set it to {loads} and run `fmslurm config push`")
+        say_text(f"note: {said}; to load this one set it to {loads} and run `fmslurm config push`")

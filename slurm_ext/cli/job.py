@@ -7,7 +7,7 @@ import os
 import click
 
 from slurm_ext.cli import why as story
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config import locate
 from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.resume.daemon import journal_path
@@ -63,7 +63,7 @@ def show(job_id: str, as_json: bool) -> None:
         say_json(told)
         return
     for line in story.lines(told):
-        click.echo(line)
+        say_text(line)
 
 
 @job.command()
@@ -80,9 +80,9 @@ def forget(job_id: str, dry_run: bool) -> None:
     try:
         if dry_run:
             count = sum(1 for run in journal.runs(_checked(job_id)) if run.phase == "closed")
-            click.echo(f"would forget up to {count} runs of job {job_id}")
+            say_text(f"would forget up to {count} runs of job {job_id}")
             return
-        click.echo(f"forgot {journal.forget(_checked(job_id))} runs of job {job_id}")
+        say_text(f"forgot {journal.forget(_checked(job_id))} runs of job {job_id}")
     finally:
         journal.close()
 

@@ -10,7 +10,7 @@ import click
 
 from slurm_ext import credential_tls, events, keys
 from slurm_ext.cli.mode import who
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import at_node, machine_name
@@ -49,7 +49,7 @@ def show(folder: str = "", noheader: bool = False, as_json: bool = False) -> Non
         say_json({"folder": folder, "keys": rows})
         return
     if not found:
-        click.echo(f"there is no key in {folder}")
+        say_text(f"there is no key in {folder}")
         return
     table = [(str(r["id"]), str(r["state"]), f"{r['age_d']:.1f} d", str(r["expires"])) for r in rows]
     say_table(("KEY", "STATE", "AGE", "EXPIRES"), table, header=not noheader)
@@ -114,14 +114,14 @@ def _do(verb: str, work: Callable[..., keys.Change], folder: str, dry_run: bool,
         say_json({"folder": folder, "dry_run": dry_run, "new": verb in ("create", "rotate"), **ids})
         return
     if dry_run and verb in ("create", "rotate"):
-        click.echo(f"would make a new key in {folder}")
+        say_text(f"would make a new key in {folder}")
     for word, some in (("new", change.added), ("kept", change.kept), ("removed", change.removed)):
         for one in some:
-            click.echo(f"{'would be ' if dry_run else ''}{word}: {one.id}")
+            say_text(f"{'would be ' if dry_run else ''}{word}: {one.id}")
     if verb in ("create", "rotate") and not dry_run:
-        click.echo(f"Bring {folder} to every node, readable by root alone, and run `fmslurm key sync SOURCE` there")
+        say_text(f"Bring {folder} to every node, readable by root alone, and run `fmslurm key sync SOURCE` there")
     if verb == "rotate" and not dry_run:
-        click.echo("Once every node has it: `fmslurm key rotate --finish`, and bring the folder to the nodes again")
+        say_text("Once every node has it: `fmslurm key rotate --finish`, and bring the folder to the nodes again")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from types import FrameType
 import click
 
 from slurm_ext import __version__
+from slurm_ext.cli.output import say_text
 from slurm_ext.errors import EXIT_INTERNAL, EXIT_LACKING, FmslurmError
 
 #: command -> (module in slurm_ext.cli, attribute, help line). Help lines live here, so that `--help` imports nothing else.
@@ -83,13 +84,13 @@ def main(argv: list[str] | None = None) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.Abort:
-        click.echo("interrupted", err=True)
+        say_text("interrupted", err=True)
         return 130
     except click.ClickException as exc:
         exc.show()
         return exc.exit_code
     except FmslurmError as exc:
-        click.echo(f"fmslurm: {exc}", err=True)
+        say_text(f"fmslurm: {exc}", err=True)
         return exc.exit_code
     except BrokenPipeError:
         # `fmslurm events | head`: the reader has gone, which is no fault. Nothing more may reach the closed pipe.
@@ -97,16 +98,16 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except OSError as exc:
         # A file or folder a person named: unreadable, a folder where a file is meant, a full disk.
-        click.echo(f"fmslurm: {exc.filename or 'a file'}: {exc.strerror or exc}", err=True)
+        say_text(f"fmslurm: {exc.filename or 'a file'}: {exc.strerror or exc}", err=True)
         return EXIT_LACKING
     except KeyboardInterrupt:
         return 130
     except SystemExit as exc:
         if exc.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
-            click.echo(f"ended by {signal.Signals(exc.code - 128).name}", err=True)
+            say_text(f"ended by {signal.Signals(exc.code - 128).name}", err=True)
         raise
     except Exception as exc:  # the last line of defence: a person gets a line and a way to report it
-        click.echo(
+        say_text(
             f"fmslurm: internal error: {type(exc).__name__}: {exc}. Run with FMSLURM_TRACE=1 and report it", err=True
         )
         if os.environ.get("FMSLURM_TRACE"):

@@ -12,7 +12,7 @@ import click
 from slurm_ext import events, shared
 from slurm_ext.cli.actor import actor
 from slurm_ext.cli.config import push_settings
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config import yaml_file
 from slurm_ext.config.edit import set_value
 from slurm_ext.config.locate import config_path, locate, trail_path
@@ -53,7 +53,7 @@ def show(node: str, partition: str, as_json: bool) -> None:
     else:
         say_table(("ROOM", "MODE", "NOW", "WHY"), [tuple(row.values()) for row in rows])
         if switches is None:
-            click.echo(f"{settings.site.share} does not answer: rooms may be switched off there", err=True)
+            say_text(f"{settings.site.share} does not answer: rooms may be switched off there", err=True)
 
 
 @mode.command("set")
@@ -90,7 +90,7 @@ def set_mode(room: str, rung: str, dry_run: bool, reason: str, as_json: bool) ->
         say_json({"room": room, "was": was, "mode": rung, "dry_run": dry_run, "file": path, "generation": generation})
     else:
         said = "would be" if dry_run else "is"
-        click.echo(f"{room} {said} {rung} (was {was})" + (f", pushed as generation {generation}" if generation else ""))
+        say_text(f"{room} {said} {rung} (was {was})" + (f", pushed as generation {generation}" if generation else ""))
 
 
 @click.command()
@@ -109,7 +109,7 @@ def off(room: str, span: str, reason: str, dry_run: bool, as_json: bool) -> None
         say_json({"room": room, "until": switch.until, "reason": reason, "by": switch.by, "dry_run": dry_run})
     else:
         until = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(switch.until))
-        click.echo(f"{room} {'would be' if dry_run else 'is'} off until {until}; `fmslurm on{_room(room)}` undoes it")
+        say_text(f"{room} {'would be' if dry_run else 'is'} off until {until}; `fmslurm on{_room(room)}` undoes it")
 
 
 @click.command()
@@ -134,9 +134,9 @@ def on(room: str, dry_run: bool, as_json: bool) -> None:
     if as_json:
         say_json({"room": room, "cleared": mine, "dry_run": dry_run, "still_off_by_all": bool(others)})
         return
-    click.echo(f"{'would clear' if dry_run else 'cleared'}: {', '.join(mine)}" if mine else f"{room} was not off")
+    say_text(f"{'would clear' if dry_run else 'cleared'}: {', '.join(mine)}" if mine else f"{room} was not off")
     if others:
-        click.echo("every room is off, this one too: `fmslurm on` undoes that", err=True)
+        say_text("every room is off, this one too: `fmslurm on` undoes that", err=True)
 
 
 def _settings() -> Settings:
@@ -148,7 +148,7 @@ def _settings() -> Settings:
         parsed = yaml_file.parse(yaml_file.read_bytes(path))
         if not parsed.settings.site.share or any(problem.key.startswith("site") for problem in parsed.problems):
             raise
-        click.echo(f"{path} has mistakes, see `fmslurm config check`; the switch works all the same", err=True)
+        say_text(f"{path} has mistakes, see `fmslurm config check`; the switch works all the same", err=True)
         return parsed.settings
 
 
@@ -176,7 +176,7 @@ def _tell(settings: Settings, event: events.Event) -> None:
     try:
         events.append(trail_path(settings), event)
     except OSError as exc:
-        click.echo(f"done, but not written to the trail: {exc}", err=True)
+        say_text(f"done, but not written to the trail: {exc}", err=True)
 
 
 def _unreachable(share: str) -> LackingError:

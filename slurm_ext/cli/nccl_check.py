@@ -21,6 +21,7 @@ from slurm_ext.burnin import in_job
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.burnin.in_job import NodeFacts, Report
 from slurm_ext.cli.instance import instance_type
+from slurm_ext.cli.output import say_text
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import at_node
 from slurm_ext.errors import EXIT_FINDING, UsageError
@@ -233,4 +234,4 @@ def _finish(last: Report | None, report_file: str) -> None:
 
 
 def _say(line: str) -> None:
-    click.echo(f"nccl-check: {line}", err=True)
+    say_text(f"nccl-check: {line}", err=True)

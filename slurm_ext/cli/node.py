@@ -14,7 +14,7 @@ from slurm_ext.cli.node_evidence import evidence
 from slurm_ext.cli.node_options import AS_JSON, HOSTS, NODES, nodes_of
 from slurm_ext.cli.node_rows import as_data, state_words, whose
 from slurm_ext.cli.node_versions import node_versions
-from slurm_ext.cli.output import fields_option, say_fields, say_json
+from slurm_ext.cli.output import fields_option, say_fields, say_json, say_text
 from slurm_ext.cli.times import local
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.errors import UsageError
@@ -68,9 +68,9 @@ def list_nodes(
     say_fields(rows, node_rows.SHOWN, fields=fields, noheader=noheader)
     if not fields and not noheader:
         for line in breaker.words(held, settings.site.share):
-            click.echo(line)
+            say_text(line)
     if trouble := known.trouble(settings.site.share):
-        click.echo(trouble, err=True)
+        say_text(trouble, err=True)
 
 
 @node.command()
@@ -98,10 +98,10 @@ def show(names: Sequence[str], nodelist: str, as_json: bool) -> None:
         return
     for one in found:
         for line in node_rows.told(one, known, now):
-            click.echo(line)
+            say_text(line)
         for each in (drain_record.history(share, one.name) or ())[-5:]:
             record = each.record
             when = f"{local(record.since_s)} to {local(each.ended_s)}"
-            click.echo(f"  earlier            {when}: {record.finding} on {record.target}: {each.outcome}")
+            say_text(f"  earlier            {when}: {record.finding} on {record.target}: {each.outcome}")
     if trouble := known.trouble(share):
-        click.echo(trouble, err=True)
+        say_text(trouble, err=True)

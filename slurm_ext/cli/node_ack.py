@@ -9,6 +9,7 @@ import click
 from slurm_ext.cli import node_rows
 from slurm_ext.cli.actor import Actor, actor
 from slurm_ext.cli.node_options import AS_JSON, DRY_RUN, HOSTS, NODES, context_of, each, nodes_of, wanted
+from slurm_ext.cli.output import say_text
 from slurm_ext.cli.times import local, until_s
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.model import Settings
@@ -155,7 +156,7 @@ def take_back(settings: Settings, one: Ack) -> None:
 
 def _tell(settings: Settings, event: Event, told: Context) -> None:
     if not Journal(told.events_path, settings.site.share, event.node).write(event):
-        click.echo("done, but written to no trail", err=True)
+        say_text("done, but written to no trail", err=True)
 
 
 def _unreachable(share: str) -> LackingError:

@@ -12,7 +12,7 @@ import click
 
 from slurm_ext import shared
 from slurm_ext.cli.node_options import AS_JSON
-from slurm_ext.cli.output import fields_option, say_fields, say_json
+from slurm_ext.cli.output import fields_option, say_fields, say_json, say_text
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import FindingError, LackingError, UsageError
@@ -79,16 +79,16 @@ def evidence(
         if as_json:
             say_json({"node": node, "bundle": chosen[-1]._asdict(), "copy": target})
         else:
-            click.echo(target)
+            say_text(target)
     elif only_path:
-        click.echo(chosen[-1].path) if not as_json else say_json({"node": node, "bundle": chosen[-1]._asdict()})
+        say_text(chosen[-1].path) if not as_json else say_json({"node": node, "bundle": chosen[-1]._asdict()})
     elif as_json:
         say_json({"node": node, "bundles": [one._asdict() for one in chosen]})
     else:
         rows = [{key: str(value) for key, value in one._asdict().items()} for one in chosen]
         say_fields(rows, ("time", "finding", "files", "bytes", "path"), fields=fields, noheader=noheader)
         if not rows:
-            click.echo(f"nothing was saved of {node}", err=True)
+            say_text(f"nothing was saved of {node}", err=True)
 
 
 def find(settings: Settings, node: str) -> list[Bundle] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from slurm_ext.cli.actor import Actor
-from slurm_ext.cli.output import say_json
+from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, PartlyDoneError, UsageError
@@ -57,7 +57,7 @@ def each(nodes: Sequence[str], act: Callable[[str], Outcome], *, dry_run: bool, 
         say_json({"nodes": rows, "dry_run": dry_run})
     else:
         for one, it in outcomes:
-            click.echo(f"{one}: {it.result}: {it.reason}")
+            say_text(f"{one}: {it.result}: {it.reason}")
     undone = [one for one, it in outcomes if not it.done and it.result != "dry-run"]
     if undone and len(undone) < len(outcomes):
         raise PartlyDoneError(f"not done: {', '.join(undone)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,17 +15,44 @@ from slurm_ext.files import write_atomic
 
 SCHEMA = 1
 
+#: Control characters (C0 but newline and tab, DEL, C1), marks of direction and of no width, separators of lines, surrogates.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def harmless(text: str) -> str:
+    """Return text without what a terminal obeys: users choose names of programs, jobs and files, and root reads them here.
+
+    A newline and a tab stay; each other control character (also C1), mark of direction or of no width, and half of a pair
+    becomes a question mark.
+    """
+    return text if text.isascii() and text.isprintable() else _OBEYED.sub("?", text)
+
+
+def say_text(text: str = "", *, err: bool = False, nl: bool = True, colours: bool = False) -> None:
+    """Print lines for people; every command prints by this or by `say_table`. `colours`: those in the text are ours, and stay."""
+    parts = _COLOUR.split(text) if colours else [text]
+    click.echo("".join(part if number % 2 else harmless(part) for number, part in enumerate(parts)), err=err, nl=nl)
 
 
 def say_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on one line, with `schema` first."""
-    click.echo(json.dumps({"schema": SCHEMA, **data}, ensure_ascii=False))
+    say_line({"schema": SCHEMA, **data})
+
+
+def say_line(data: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line as it is; what a terminal would obey is escaped as JSON has it."""
+    click.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(data, ensure_ascii=False)))
 
 
 def say_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, header: bool = True) -> None:
-    """Print rows in columns as wide as their widest cell; no trailing blanks."""
+    """Print rows in columns as wide as their widest cell, each on one line; no trailing blanks."""
     every = [list(head), *map(list, rows)] if header else [list(row) for row in rows]
+    every = [[harmless(cell).replace("\n", " ").replace("\t", " ") for cell in row] for row in every]
     widths = [max((len(row[column]) for row in every), default=0) for column in range(len(head))]
     for row in every:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

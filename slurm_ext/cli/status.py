@@ -10,7 +10,7 @@ import click
 from slurm_ext import request, shared
 from slurm_ext.cli import breaker
 from slurm_ext.cli.node import as_data, state_words, whose
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.model import ROOMS, Settings
 from slurm_ext.config.modes import Heartbeat, effective_mode, heartbeat_is_fresh
@@ -55,23 +55,23 @@ def status(as_json: bool) -> None:
         )
         return
     untried = "" if is_supported(version) else ", not tried with fmslurm"
-    click.echo(f"{cluster}: Slurm {version.text} ({slurm.name}{untried}), controller daemon {_beat(beat, alive, now)}")
-    click.echo("rooms: " + ", ".join(f"{room} {mode}" for room, mode in modes.items()))
+    say_text(f"{cluster}: Slurm {version.text} ({slurm.name}{untried}), controller daemon {_beat(beat, alive, now)}")
+    say_text("rooms: " + ", ".join(f"{room} {mode}" for room, mode in modes.items()))
     for switch in shared.switches(settings.site.share) or ():
         if switch.until > now:
             until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(switch.until))
             why = f"{switch.room} is switched off by {switch.by or 'somebody'} until {until}: {switch.reason or 'no reason given'}"
             undo = "fmslurm on" if switch.room == "all" else f"fmslurm on {switch.room}"
-            click.echo(f"{one_line(why)}; `{undo}` undoes it")
+            say_text(f"{one_line(why)}; `{undo}` undoes it")
     say_table(("NODES", "STATE", ""), [(str(len(names)), state, fold(names)) for state, names in states.items()])
     if drained:
-        click.echo()
+        say_text()
         say_table(("DRAINED", "BY", "REASON"), [(one.name, whose(one), one.reason) for one in drained])
     for line in breaker.words(held, settings.site.share):
-        click.echo(line)
-    click.echo()
+        say_text(line)
+    say_text()
     counts = ", ".join(f"{count} {state}" for state, count in _jobs(jobs)) or "none"
-    click.echo(f"jobs: {counts}; {len(watched)} with wishes for fmslurm (`fmslurm job`, `fmslurm why JOB`)")
+    say_text(f"jobs: {counts}; {len(watched)} with wishes for fmslurm (`fmslurm job`, `fmslurm why JOB`)")
 
 
 def _modes(settings: Settings, now: float) -> dict[str, str]:

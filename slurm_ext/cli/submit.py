@@ -12,6 +12,7 @@ import tempfile
 
 import click
 
+from slurm_ext.cli.output import say_text
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import CommandNotFoundError, FindingError
@@ -67,8 +68,8 @@ class Untouched(click.Command):
 @click.pass_context
 def submit(context: click.Context, arguments: tuple[str, ...]) -> None:
     if arguments in (("-h",), ("--help",)):
-        click.echo(context.get_help())
-        click.echo("\nThe options of sbatch: sbatch --help")
+        say_text(context.get_help())
+        say_text("\nThe options of sbatch: sbatch --help")
         return
     settings = located_settings()
     line = read_command_line(arguments)
@@ -77,9 +78,9 @@ def submit(context: click.Context, arguments: tuple[str, ...]) -> None:
     wanted = wishes(line.own, script.own, cwd=os.getcwd())
     made = plan(line, script, wanted.request, os.environ)
     for note in made.notes:
-        click.echo(f"fmslurm: {note}", err=True)
+        say_text(f"fmslurm: {note}", err=True)
     if wanted.show:
-        click.echo(shlex.join(["sbatch", *made.arguments]))
+        say_text(shlex.join(["sbatch", *made.arguments]))
     if wanted.check:
         _check(settings, line, script, wanted, path, body is not None)
     if not wanted.show and not wanted.check:
@@ -159,11 +160,11 @@ def _check(settings: Settings, line: CommandLine, script: Script, wanted: Wishes
         )
     )
     for problem in found:
-        click.echo(f"{'problem' if problem.grave else 'advice'}: {problem.text}. {problem.advice}")
+        say_text(f"{'problem' if problem.grave else 'advice'}: {problem.text}. {problem.advice}")
     grave = sum(problem.grave for problem in found)
     if grave:
         raise FindingError(f"{grave} problem{'s' * (grave > 1)}; nothing was submitted")
-    click.echo("nothing speaks against submitting it")
+    say_text("nothing speaks against submitting it")
 
 
 def _look(path: str, *, write: bool = True) -> Folder:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from slurm_ext.aws.ec2 import describe_instance_topology
-from slurm_ext.cli.output import write_named
+from slurm_ext.cli.output import say_text, write_named
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, UsageError
@@ -49,7 +49,7 @@ def _tree(settings: Settings, nodes_file: str, ec2_answer: str) -> tuple[Tree, s
         origin = "EC2 DescribeInstanceTopology"
     placements, notes = join(nodes, instances)
     for note in notes:
-        click.echo(f"fmslurm: {note}", err=True)
+        say_text(f"fmslurm: {note}", err=True)
     try:
         return build(placements), origin
     except ValueError as exc:
@@ -73,9 +73,9 @@ def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
     text = render.topology_conf(tree, origin=origin)
     if output:
         write_named(output, text)
-        click.echo(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes", err=True)
+        say_text(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes", err=True)
     else:
-        click.echo(text, nl=False)
+        say_text(text, nl=False)
 
 
 @topology.command()
@@ -86,9 +86,9 @@ def show(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
     tree, _ = _tree(site_settings(), nodes_file, ec2_answer)
     if as_json:
         switches = [switch._asdict() for switch in tree.switches]
-        click.echo(json.dumps({"schema": 1, "switches": switches, "notes": tree.notes, "paths": tree.paths()}))
+        say_text(json.dumps({"schema": 1, "switches": switches, "notes": tree.notes, "paths": tree.paths()}))
     else:
-        click.echo(render.picture(tree), nl=False)
+        say_text(render.picture(tree), nl=False)
 
 
 @topology.command()
@@ -104,7 +104,7 @@ def diff(nodes_file: str, ec2_answer: str, topology_conf: str) -> None:
     new = render.topology_conf(tree, origin=origin)
     lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), topology_conf, "generated")
     text = "".join(lines)
-    click.echo(text, nl=False)
+    say_text(text, nl=False)
     if text:
         sys.exit(1)
 
@@ -120,10 +120,10 @@ def check(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
     found = differences(wanted, connect(settings).topology())
     if as_json:
         rows = [pair._asdict() for pair in found]
-        click.echo(json.dumps({"schema": 1, "nodes": len(wanted), "differences": rows}))
+        say_text(json.dumps({"schema": 1, "nodes": len(wanted), "differences": rows}))
         sys.exit(1 if found else 0)
     for pair in found:
-        click.echo(
+        say_text(
             f"{pair.node}: wanted {'/'.join(pair.wanted) or 'nothing'}, Slurm has {'/'.join(pair.found) or 'nothing'}"
         )
     if found:
@@ -131,4 +131,4 @@ def check(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
             f"Slurm's topology differs on {len(found)} of {len(wanted)} nodes",
             remedy="Write topology.conf with `fmslurm topology generate -o` and restart or reconfigure slurmctld",
         )
-    click.echo(f"all {len(wanted)} nodes sit in Slurm where EC2 says")
+    say_text(f"all {len(wanted)} nodes sit in Slurm where EC2 says")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from slurm_ext.cli.output import say_json
+from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.config import locate
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import EXIT_OK, FindingError, LackingError, UsageError
@@ -37,7 +37,7 @@ def why(job: str | None, folders: tuple[str, ...], as_json: bool) -> int:
             raise UsageError("JOB and --replay do not go together")
         for folder in folders:
             answer = judge(folder, locate.settings())
-            click.echo(json.dumps(answer) if as_json else _replayed(answer))
+            say_text(json.dumps(answer) if as_json else _replayed(answer))
         return EXIT_OK
     if not job or not job.isdigit():
         raise UsageError("which job?", remedy="fmslurm why 1234, or fmslurm why --replay DIR")
@@ -48,7 +48,7 @@ def why(job: str | None, folders: tuple[str, ...], as_json: bool) -> int:
         say_json(told)
     else:
         for line in lines(told):
-            click.echo(line)
+            say_text(line)
     return EXIT_OK
 
 

@@ -63,6 +63,24 @@ def look(*items: object, **facts: object) -> local.Look:
     return local.Look(conclude(listed, rule="gate.local"), Facts(**{"kernel": (), **facts}), (), 0.1, {}, listed)  # type: ignore[arg-type]
 
 
+def test_a_users_name_of_a_program_moves_no_terminal(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "x\x1b[31mEVIL\x1b]0;t\x07\x9b2J\u202e"
+    item = judged(WARN, "gpu.leftover-processes", f"gpu:{evil}", "warn", f"pid 7 {evil}\ngpu.off-bus  fail")
+    monkeypatch.setattr(local, "look", lambda *_, **__: look(item, unread=(evil,)))
+    for wanted in (["--phase", "prolog"], ["--all"]):
+        assert main(["gate", "check", "--node", "n0", *wanted]) == 0
+        said = "".join(capsys.readouterr())
+        assert "EVIL" in said
+        assert not set(said) & set("\x1b\x07\x9b\u202e")
+        assert "gpu.off-bus  fail" not in said.splitlines()
+    assert main(["gate", "check", "--node", "n0", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert not set(out) & set("\x1b\x07\x9b\u202e")
+    assert evil in json.loads(out)["reason"]
+
+
 @pytest.mark.parametrize(
     ("seen", "check", "result"),
     [

@@ -1,14 +1,98 @@
-"""Files that a person names on the command line: written whole, never in a folder that was not there."""
+"""What commands print, harmless on a terminal; files that a person names: written whole, never in a folder that was not there."""
 
 from __future__ import annotations
 
+import ast
+import json
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm_ext import cli
 from slurm_ext.cli.main import main
-from slurm_ext.cli.output import write_named
+from slurm_ext.cli.output import harmless, say_json, say_table, say_text, write_named
 from slurm_ext.errors import UsageError
+
+HOSTILE = {
+    "escape": "\x1bc",
+    "colour": "\x1b[31mred",
+    "title": "\x1b]0;t\x07",
+    "title, other end": "\x1b]0;t\x1b\\",
+    "device control": "\x1bP1;2q\x1b\\",
+    "bell": "\a",
+    "overwritten line": "all is well\rfmslurm",
+    "back": "x\b\b",
+    "delete": "\x7f",
+    "C1 sequence": "\x9b31m",
+    "C1 title": "\x9d0;t\x9c",
+    "C1 next line": "\x85",
+    "right to left": "\u202etxt.exe",
+    "isolate": "\u2067x\u2069",
+    "mark": "\u200f\u061c",
+    "no width": "a\u200bb\u2060\ufeff",
+    "line separator": "a\u2028b\u2029",
+    "half of a pair": "\udc9b",
+}
+
+
+def obeyed(text: str) -> list[str]:
+    return [char for char in text if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") or char in BIDI]
+
+
+BIDI = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_terminal_obeys_is_printed_by_no_way(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HOSTILE[name]
+    say_text(f"a\n\t{text} b")
+    say_text(text, err=True, colours=False)
+    say_table(("HEAD", text), [(text, f"x\n{text}\ty")])
+    said = capsys.readouterr()
+    lines = said.out.split("\n")
+    assert len(lines) == 5, "a cell makes no line"
+    assert obeyed(said.out.replace("\n", "").replace("\t", "")) == obeyed(said.err.replace("\n", "")) == []
+    say_json({"text": text})
+    printed = capsys.readouterr().out
+    assert obeyed(printed) == ["\n"]
+    assert json.loads(printed)["text"] == text, "JSON says what it was"
+
+
+def test_of_escapes_only_colours_stay_where_they_are_ours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    say_text("\x1b[31mred\x1b[0m \x1b[2J \x1b]0;t\x07", colours=True)
+    assert capsys.readouterr().out.replace("\x1b[31m", "").replace("\x1b[0m", "") == "red ?[2J ?]0;t?\n"
+
+
+@given(st.text(max_size=60))
+def test_whatever_is_printed_keeps_its_length_and_obeys_nobody(text: str) -> None:
+    found = harmless(text)
+    assert len(found) == len(text)
+    assert [char for char in obeyed(found) if char not in "\n\t"] == []
+    assert harmless(found) == found
+
+
+@pytest.mark.parametrize("text", ["", "plain", "a\n\tb", "Größe 8 µs ≥ 3", "節点"])
+def test_plain_text_is_left_alone(text: str) -> None:
+    assert harmless(text) == text
+
+
+def test_every_command_prints_by_these_functions() -> None:
+    """The lab's own commands apart: what they print is of their own making."""
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        if path.name == "output.py" or path.name.startswith("lab"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("click.echo", "click.secho", "print", "sys.stdout.write", "sys.stderr.write"), (
+                    f"{path.name}:{node.lineno} prints past cli/output.py"
+                )
 
 
 def test_a_named_file_is_written(tmp_path: Path) -> None:
