@@ -9,7 +9,7 @@ import click
 
 from slurm_ext import events
 from slurm_ext.cli.actor import actor
-from slurm_ext.cli.output import say_json, say_table
+from slurm_ext.cli.output import say_json, say_table, say_text
 from slurm_ext.config import snapshot, yaml_file
 from slurm_ext.config.locate import Located, config_path, locate, trail_path
 from slurm_ext.config.meanings import MEANINGS
@@ -44,9 +44,9 @@ def check(context: click.Context, file: str | None, as_json: bool) -> None:
         say_json({"file": path, "ok": not problems, "problems": problems, "source_hash": parsed.settings.source_hash})
     else:
         for problem in parsed.problems:
-            click.echo(yaml_file.describe(path, problem))
+            say_text(yaml_file.describe(path, problem))
         if not parsed.problems:
-            click.echo(f"{path}: {len(parsed.lines)} lines set something, nothing is wrong")
+            say_text(f"{path}: {len(parsed.lines)} lines set something, nothing is wrong")
     if parsed.problems:
         context.exit(EXIT_FINDING)
 
@@ -81,11 +81,11 @@ def show(key: str | None, as_yaml: bool, changed: bool, as_json: bool) -> None:
     if as_json:
         say_json({"file": located.path, "source_hash": located.settings.source_hash, "values": rows})
     elif as_yaml:
-        click.echo(explained(located.settings), nl=False)
+        say_text(explained(located.settings), nl=False)
     elif key and len(rows) == 1:
         only = rows[0]
         for word in ("key", "text", "origin", "default", "expected", "meaning"):
-            click.echo(f"{'value' if word == 'text' else word:9} {only[word]}")
+            say_text(f"{'value' if word == 'text' else word:9} {only[word]}")
     else:
         say_table(("KEY", "VALUE", "ORIGIN"), [(row["key"], row["text"], row["origin"]) for row in rows])
 
@@ -137,7 +137,7 @@ def push(dry_run: bool, as_json: bool) -> None:
         say_json({"file": path, "share": settings.site.share, "dry_run": dry_run, **_stamp(stamped)})
     else:
         verb = "would be pushed" if dry_run else "pushed"
-        click.echo(f"generation {stamped.generation} ({stamped.source_hash[:12]}) {verb} to {settings.site.share}")
+        say_text(f"generation {stamped.generation} ({stamped.source_hash[:12]}) {verb} to {settings.site.share}")
 
 
 def push_settings(settings: Settings, path: str) -> Settings:
