@@ -44,7 +44,33 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning(
         "host.memory-poisoned", "The kernel took memory pages out of use after errors.", "warn", NO, (page.KERNEL_RAS,)
     ),
-    Meaning("host.memory-unreadable", "The table of memory (/proc/meminfo) has another form.", "none", UNKNOWN),
+    Meaning(
+        "host.memory-unreadable",
+        "The table of memory (/proc/meminfo) cannot be read, or has another form.",
+        "none",
+        UNKNOWN,
+    ),
+    Meaning("host.load-unreadable", "The load (/proc/loadavg) is there and cannot be read.", "none", UNKNOWN),
+    Meaning(
+        "host.machine-checks-unreadable",
+        "The counts of interrupts, machine checks among them (/proc/interrupts), are there and cannot be read.",
+        "none",
+        UNKNOWN,
+    ),
+    Meaning(
+        "host.boot-id-unreadable",
+        "The kernel's id of this boot is there and cannot be read: what was found on which boot is not known.",
+        "none",
+        UNKNOWN,
+    ),
+    Meaning(
+        "memory.counters-unreadable",
+        "The error counters of a memory controller are there and cannot be read.",
+        "none",
+        UNKNOWN,
+    ),
+    Meaning("clock.source-unreadable", "The name of the kernel's clock is there and cannot be read.", "none", UNKNOWN),
+    Meaning("cgroup.unreadable", "The control groups of jobs are there and cannot be listed.", "none", UNKNOWN),
     Meaning("host.swapped", "Memory lies in swap: whatever comes back from there is slow.", "warn", NO, (page.PROC,)),
     Meaning(
         "host.machine-checks",

@@ -27,6 +27,7 @@ MEANINGS: tuple[Meaning, ...] = (
         "disk.nvme-state", "The controller of an NVMe disk resets or connects again.", "warn", NO, (page.EC2_STORE,)
     ),
     Meaning("disk.nvme-unreadable", "The list of NVMe disks cannot be read.", "none", UNKNOWN),
+    Meaning("disk.space-unreadable", "A file system does not tell its space.", "none", UNKNOWN),
     Meaning("disk.offline", "A disk is off line.", "warn", NO),
     Meaning(
         "disk.file-system-error", "The kernel reported errors of a file system on a disk.", "warn", NO, (page.MOUNT,)
@@ -41,7 +42,7 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning(
         "raid.unreadable",
-        "The state of the arrays (/proc/mdstat) has another form.",
+        "The state of the arrays (/proc/mdstat) cannot be read, or has another form.",
         "none",
         UNKNOWN,
         (page.KERNEL_MD,),

@@ -15,7 +15,7 @@ from slurm_ext.gate.model import Judged
 from slurm_ext.gate.probes import HEALTH, PROLOG, Here, Probed
 from slurm_ext.verdict import FAIL, WARN
 
-SUBJECTS = ("cpus", "memory", "disks", "arrays", "mounts", "space", "shm", "clock", "jobs")
+SUBJECTS = ("cpus", "memory", "disks", "arrays", "mounts", "space", "shm", "clock", "jobs", "files")
 
 #: What takes a job away from a node in its prolog and epilog; everything else that fails is a warning there.
 CONVICTS = ("fs.read-only", "memory.dimm-uncorrected")
@@ -76,6 +76,10 @@ def _judge(
     if "jobs" in subjects:
         items += system_jobs.leftovers(here, seen)
     items += system_jobs.stuck(here, found, jobs, alive)
+    if seen.unread:  # the long rules read further files, and note what they cannot read
+        from slurm_ext.gate import unread_rules
+
+        items += unread_rules.judge(seen.unread)
     if here.phase == HEALTH:
         from slurm_ext.gate import system_services
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from slurm_ext.gate.probes import EPILOG
 from slurm_ext.gate.prove_bench import Bench
 from slurm_ext.gate.prove_model import Fixture
 from slurm_ext.gate.read_folder import Entry
+from slurm_ext.gate.read_small import Files
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 _SYSTEM = "sys/devices/system"
@@ -114,6 +116,34 @@ def _stopped(bench: Bench) -> None:
     bench.write(_SERVICES, "\n\n".join(blocks))
 
 
+def _unreadable(name: str) -> Callable[[Bench], None]:
+    """Return a fixture that puts a folder in a file's place: as with EIO, it is there and cannot be read."""
+
+    def apply(bench: Bench) -> None:
+        bench.remove(name)
+        bench.write(f"{name}/in-its-place", "")
+
+    return apply
+
+
+def _shut(name: str) -> Callable[[Bench], None]:
+    """Return a fixture that puts a file in a folder's place."""
+
+    def apply(bench: Bench) -> None:
+        bench.remove(name)
+        bench.write(name, "no folder\n")
+
+    return apply
+
+
+def _no_space_told(bench: Bench) -> None:
+    def spaces(_here: object, files: Files) -> tuple[()]:
+        files.note("/", OSError(errno.EIO, "Input/output error"))
+        return ()
+
+    bench.replace("system_quick", "_spaces", spaces)
+
+
 class _Clock:
     """A clock in the place of the time module."""
 
@@ -133,6 +163,11 @@ class _Clock:
 def _busy(bench: Bench) -> None:
     bench.replace("system_host", "time", _Clock(time.time(), 100_000.0))  # long after boot, whatever this machine is
     bench.write("proc/loadavg", "900.0 900.0 900.0 1/2104 41234\n")
+
+
+def _load_unreadable(bench: Bench) -> None:
+    bench.replace("system_host", "time", _Clock(time.time(), 100_000.0))
+    _unreadable("proc/loadavg")(bench)
 
 
 def _long_ago(bench: Bench) -> None:
@@ -178,6 +213,38 @@ FIXTURES: tuple[Fixture, ...] = (
     Fixture("host.memory-poisoned", "host.memory-poisoned", _memory("HardwareCorrupted", 4), WARN),
     Fixture("host.memory-held", "host.memory-held", _memory("MemAvailable", 1 << 20), WARN),
     Fixture("host.memory-unreadable", "host.memory-unreadable", _text("proc/meminfo", "much\n"), UNKNOWN),
+    Fixture("host.memory-unreadable", "host.memory-unreadable", _unreadable("proc/meminfo"), UNKNOWN),
+    Fixture("host.cpus-unreadable", "host.cpus-unreadable", _unreadable(f"{_SYSTEM}/cpu/online"), UNKNOWN),
+    Fixture("raid.", "raid.unreadable", _unreadable("proc/mdstat"), UNKNOWN),
+    Fixture("fs.mounts-unreadable", "fs.mounts-unreadable", _unreadable(_MOUNTINFO), UNKNOWN),
+    Fixture("disk.nvme-", "disk.nvme-unreadable", _unreadable("sys/class/nvme/nvme3/state"), UNKNOWN),
+    Fixture("host.load-unreadable", "host.load-unreadable", _load_unreadable, UNKNOWN),
+    Fixture(
+        "host.machine-checks-unreadable",
+        "host.machine-checks-unreadable",
+        _unreadable("proc/interrupts"),
+        UNKNOWN,
+    ),
+    Fixture(
+        "host.boot-id-unreadable",
+        "host.boot-id-unreadable",
+        _unreadable("proc/sys/kernel/random/boot_id"),
+        UNKNOWN,
+    ),
+    Fixture(
+        "memory.counters-unreadable",
+        "memory.counters-unreadable",
+        _unreadable(f"{_SYSTEM}/edac/mc/mc0/ue_count"),
+        UNKNOWN,
+    ),
+    Fixture(
+        "clock.source-unreadable",
+        "clock.source-unreadable",
+        _unreadable(f"{_SYSTEM}/clocksource/clocksource0/current_clocksource"),
+        UNKNOWN,
+    ),
+    Fixture("disk.space-unreadable", "disk.space-unreadable", _no_space_told, UNKNOWN),
+    Fixture("cgroup.unreadable", "cgroup.unreadable", _shut("sys/fs/cgroup/system.slice/slurmstepd.scope"), UNKNOWN),
     Fixture("host.swapped", "host.swapped", _memory("SwapTotal", 1 << 24), WARN),
     Fixture("host.load", "host.load", _busy, WARN),
     Fixture(

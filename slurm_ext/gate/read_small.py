@@ -1,6 +1,7 @@
 """Small files and folders of the kernel and of a node, read with a limit and never through a link that has the last name.
 
-None means that it could not be read; nothing raises. Standard library only, light to import: the prolog's quick look uses it.
+None means that it could not be read, or is not there; nothing raises. `Files` tells the two apart. Standard library only,
+light to import: the prolog's quick look uses it.
 """
 
 from __future__ import annotations
@@ -59,3 +60,48 @@ def names(path: str) -> list[str] | None:
         return []
     except (OSError, ValueError):
         return None
+
+
+class Files:
+    """The reads of one look below a root. `unread` says of each file or folder that is there and could not be read why (errno).
+
+    What is not there says nothing; what cannot be read may hide a fault, and is never taken for a value that is well.
+    """
+
+    def __init__(self, root: str, unread: dict[str, str] | None = None) -> None:
+        self.root = root
+        self.unread: dict[str, str] = {} if unread is None else unread
+
+    def text(self, name: str, most: int = 4096) -> str | None:
+        """Return a file's text, as the function of that name does."""
+        said = read(os.path.join(self.root, name), most)
+        if isinstance(said, str):
+            return said
+        self.note(name, said)
+        return None
+
+    def number(self, name: str) -> int | None:
+        """Return the whole number that a small file holds; any other text is noted as well."""
+        said = self.text(name, 64)
+        if said is None:
+            return None
+        if len(word := said.strip()) <= 20 and is_number(word):
+            return int(word)
+        self.unread[name] = f"no number: {word[:20]!r}"
+        return None
+
+    def names(self, name: str) -> list[str] | None:
+        """Return the names in a folder, as the function of that name does."""
+        try:
+            with os.scandir(os.path.join(self.root, name)) as entries:
+                return [entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            self.note(name, exc)
+            return None
+
+    def note(self, name: str, error: OSError) -> None:
+        """Remember that something could not be read, unless it is not there."""
+        if error.errno != errno.ENOENT:
+            self.unread[name] = errno.errorcode.get(error.errno or 0, str(error.errno))

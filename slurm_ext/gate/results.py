@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import checks
+from slurm_ext.gate import checks, unread_rules
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Facts, Judged
 from slurm_ext.gate.probes import Check
@@ -73,7 +73,10 @@ def _blind(every: Iterable[Check], look: Look) -> Mapping[str, str]:
         if name in lost:
             found |= {row.id: f"the look at {name} did not end" for row in rows}
     facts = look.facts
+    unread = unread_rules.blind(look.items)
     for row in every:
+        if why := next((said for begins, said in unread.items() if row.id.startswith(begins)), ""):
+            found.setdefault(row.id, why)
         if row.id.startswith("gpu.") and checks.asks_smi(row) and facts.smi is not None and not _has_gpus(facts):
             found.setdefault(row.id, "nvidia-smi gave no whole answer")
         if checks.reads_log(row) and facts.kernel is None:

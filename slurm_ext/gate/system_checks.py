@@ -17,7 +17,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("host.socket-missing", "a socket of the type has no processor", "warn, replace", cost=_FILE),
     Check("host.numa", "fewer NUMA nodes than sockets", "warn", cost=_FILE),
-    Check("host.cpus-unreadable", "the list of processors has another form", "unknown", cost=_FILE),
+    Check("host.cpus-unreadable", "the list of processors cannot be read, or has another form", "unknown", cost=_FILE),
     Check(
         "host.memory-missing",
         "less than 90 % of the type's memory",
@@ -27,13 +27,18 @@ CHECKS: tuple[Check, ...] = (
     Check("host.memory-short", "less than 95 % of the type's memory", "warn", cost=_FILE),
     Check("host.memory-poisoned", "memory taken out of use after hardware errors", "warn", cost=_FILE),
     Check("host.memory-held", "less than half of the memory is available, and no job is here", "warn", cost=_FILE),
-    Check("host.memory-unreadable", "/proc/meminfo has another form", "unknown", cost=_FILE),
+    Check("host.memory-unreadable", "/proc/meminfo cannot be read, or has another form", "unknown", cost=_FILE),
     Check("host.swapped", "1 GiB or more lies in swap", "warn", cost=_FILE),
     Check("host.load", "a high load, and no job is here", "warn", _IDLE, _FILE),
     Check("host.machine-checks", "machine check exceptions since boot", "warn", _IDLE, "/proc/interrupts"),
+    Check("host.load-unreadable", "/proc/loadavg is there and cannot be read", "unknown", _IDLE, _FILE),
+    Check("host.machine-checks-unreadable", "/proc/interrupts is there and cannot be read", "unknown", _IDLE, _FILE),
+    Check("host.boot-id-unreadable", "the kernel's id of this boot is there and cannot be read", "unknown", cost=_FILE),
+    Check("memory.counters-unreadable", "a memory controller's counters cannot be read", "unknown", cost=_FILE),
     Check("memory.dimm-uncorrected", "uncorrected errors counted by a memory controller", "fail, replace", cost=_FILE),
     Check("memory.many-corrected", "1000 or more corrected errors while the job ran", "warn", (EPILOG,), _FILE),
     Check("clock.slow-source", "the kernel fell back to a slow clock", "warn", cost=_FILE),
+    Check("clock.source-unreadable", "the name of the kernel's clock cannot be read", "unknown", cost=_FILE),
     Check("clock.impossible", "the wall clock says a year before 2025", "warn", cost=_FILE),
     Check("clock.jumped", "the wall clock was set while the job ran", "warn", (EPILOG,), _FILE),
     Check(
@@ -55,7 +60,9 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("fs.read-only", "a file system that the kernel turned read-only", "fail, reboot", cost="mountinfo"),
     Check("fs.not-mounted", "a mount that fstab names is not there", "warn", _IDLE, "fstab"),
-    Check("fs.mounts-unreadable", "the table of mounts has another form", "unknown", cost="mountinfo"),
+    Check(
+        "fs.mounts-unreadable", "the table of mounts cannot be read, or has another form", "unknown", cost="mountinfo"
+    ),
     Check(
         "disk.full",
         "no space in /, /tmp, /var/log, /var/spool/slurmd or our own folders",
@@ -64,10 +71,12 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("disk.no-inodes", "no inode left there", "as disk.full", cost="the same"),
     Check("disk.nearly-full-", "90 % of space or inodes used there", "warn", cost="the same"),
+    Check("disk.space-unreadable", "a file system there does not tell its space", "unknown", cost="the same"),
     Check("disk.shm-small", "it holds less than 1 GiB", "warn", cost="one statvfs"),
     Check("disk.shm-leftover", "100 MiB in /dev/shm of users who have no job here", "warn", cost="lstat of each file"),
     Check("disk.leftover", "10 GiB in /tmp of users who have no job here", "warn", _IDLE, "lstat of each file"),
     Check("process.leftover", "processes in the control group of a job that is over", "warn", cost="control groups"),
+    Check("cgroup.unreadable", "the control groups of jobs cannot be listed", "unknown", cost="control groups"),
     Check("cgroup.leftover", "200 or more control groups of jobs", "warn", cost="control groups"),
     Check(
         "process.unkillable",

@@ -35,6 +35,7 @@ SETTLED_S = 600.0
 def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects: tuple[str, ...]) -> list[Judged]:
     """Return what the named subjects say."""
     want = host_rules.expected(shape, {})
+    files = read_small.Files(here.root, seen.unread)
     items: list[Judged] = []
     if "cpus" in subjects:
         items += _cpus(here, seen, want)
@@ -44,8 +45,8 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
         items += clock(seen, here.baseline.get("boot_s"))
     if here.phase == HEALTH:
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= SETTLED_S:
-            items += host_rules.judge_load(read_small.text(here.path("proc/loadavg"), 256) or "", want, jobs) or []
-        items += machine_checks(read_small.text(here.path("proc/interrupts"), 8 << 20) or "")
+            items += host_rules.judge_load(files.text("proc/loadavg", 256) or "", want, jobs) or []
+        items += machine_checks(files.text("proc/interrupts", 8 << 20) or "")
     return items
 
 

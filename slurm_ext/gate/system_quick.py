@@ -40,6 +40,7 @@ SHM_LEAST_BYTES = 1 << 30
 LAB_SPACE = "etc/fmslurm-lab/space.json"
 
 SHM = "dev/shm"
+SYSTEM, NVME = "sys/devices/system", "sys/class/nvme"
 _MAY_BE_READ_ONLY = (
     "squashfs",
     "iso9660",
@@ -87,7 +88,7 @@ class Space(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was read. None: it could not be, or is not there."""
+    """What was read. None: it is not there, or could not be read: then `unread` has it, by its name below the root."""
 
     online: str | None = None
     present: str | None = None
@@ -103,56 +104,59 @@ class Seen(NamedTuple):
     boot_s: float = 0.0  # the time of boot (seconds since the epoch) as the wall clock of now has it
     jobs: Mapping[str, str] | None = None  # job id -> its control group's folder; None: Slurm keeps none here
     lively: tuple[str, ...] = ()  # jobs other than our own that have processes
+    unread: dict[str, str] = {}  # noqa: RUF012 (a NamedTuple)
 
 
 def read(here: Here) -> Seen:
     """Read it, each file with a limit."""
-    folder = here.path("sys/devices/system")
-    jobs = job_folders(here)
-    spaces = _spaces(here)
+    files = read_small.Files(here.root)
+    jobs = job_folders(files, here.node)
+    spaces = _spaces(here, files)
+    files.text(
+        "proc/sys/kernel/random/boot_id", 64
+    )  # which boot this is, all of the gate asks; here it is told where it fails
     return Seen(
-        read_small.text(f"{folder}/cpu/online"),
-        read_small.text(f"{folder}/cpu/present"),
-        read_small.text(f"{folder}/node/online"),
-        read_small.text(here.path("proc/meminfo"), 1 << 14),
-        memory_errors(here),
-        read_small.text(here.path("proc/mdstat"), 1 << 16),
-        read_small.text(here.path("proc/self/mountinfo"), 1 << 20),
-        _controllers(here.path("sys/class/nvme")),
+        files.text(f"{SYSTEM}/cpu/online"),
+        files.text(f"{SYSTEM}/cpu/present"),
+        files.text(f"{SYSTEM}/node/online"),
+        files.text("proc/meminfo", 1 << 14),
+        memory_errors(files),
+        files.text("proc/mdstat", 1 << 16),
+        files.text("proc/self/mountinfo", 1 << 20),
+        _controllers(files),
         tuple(space for space in spaces if space.path != "/" + SHM),
         next((space for space in spaces if space.path == "/" + SHM), None),
-        (read_small.text(f"{folder}/clocksource/clocksource0/current_clocksource", 64) or "").strip(),
+        (files.text(f"{SYSTEM}/clocksource/clocksource0/current_clocksource", 64) or "").strip(),
         time.time() - time.clock_gettime(time.CLOCK_BOOTTIME),
         jobs,
         tuple(job for job, path in (jobs or {}).items() if job != here.job_id and _has_processes(path)),
+        files.unread,
     )
 
 
-def memory_errors(here: Here) -> dict[str, tuple[int, int]]:
+def memory_errors(files: read_small.Files) -> dict[str, tuple[int, int]]:
     """Return corrected and uncorrected errors of each memory controller since its driver loaded (kernel: EDAC)."""
-    folder = here.path("sys/devices/system/edac/mc")
+    folder = f"{SYSTEM}/edac/mc"
     found = {}
-    for name in (read_small.names(folder) or ())[:64]:
+    for name in (files.names(folder) or ())[:64]:
         if name.startswith("mc"):
-            corrected, uncorrected = (read_small.number(f"{folder}/{name}/{kind}_count") for kind in ("ce", "ue"))
+            corrected, uncorrected = (files.number(f"{folder}/{name}/{kind}_count") for kind in ("ce", "ue"))
             if corrected is not None and uncorrected is not None:
                 found[name] = (corrected, uncorrected)
     return found
 
 
-def _controllers(folder: str) -> tuple[Controller, ...] | None:
-    listed = read_small.names(folder)
+def _controllers(files: read_small.Files) -> tuple[Controller, ...] | None:
+    listed = files.names(NVME)
     if listed is None:
         return None
     return tuple(
-        Controller(
-            name, *((read_small.text(f"{folder}/{name}/{part}", 256) or "").strip() for part in ("model", "state"))
-        )
+        Controller(name, *((files.text(f"{NVME}/{name}/{part}", 256) or "").strip() for part in ("model", "state")))
         for name in sorted(listed)[:256]
     )
 
 
-def _spaces(here: Here) -> tuple[Space, ...]:
+def _spaces(here: Here, files: read_small.Files) -> tuple[Space, ...]:
     """Return the space of the file systems that slurmd, its daemons and every job write to."""
     if here.root != "/":
         return _lab_spaces(here)
@@ -162,7 +166,8 @@ def _spaces(here: Here) -> tuple[Space, ...]:
     for path in ("/", "/var/spool/slurmd", "/var/log", "/var/tmp", "/tmp", *own, "/" + SHM):  # noqa: S108 (asked, not written)
         try:
             said = os.statvfs(path)
-        except OSError:
+        except OSError as exc:
+            files.note(path, exc)
             continue
         unit = said.f_frsize
         space = Space(
@@ -195,26 +200,27 @@ def _lab_spaces(here: Here) -> tuple[Space, ...]:
         return ()
 
 
-def job_folders(here: Here) -> dict[str, str] | None:
+def job_folders(files: read_small.Files, node: str) -> dict[str, str] | None:
     """Return the control groups of jobs, by job id; None where Slurm has none here.
 
     Version 2: system.slice/slurmstepd.scope/job_N, with the node's name before it where a machine has several slurmds.
     Version 1: CONTROLLER/slurm/uid_U/job_N (Slurm: cgroup_v2.html, cgroups.html).
     """
-    base = here.path("sys/fs/cgroup")
-    for scope in ("slurmstepd.scope", f"{here.node}_slurmstepd.scope"):
+    base = "sys/fs/cgroup"
+    for scope in ("slurmstepd.scope", f"{node}_slurmstepd.scope"):
         folder = f"{base}/system.slice/{scope}"
-        if listed := read_small.names(folder):  # a control group is never empty: it has files of its own
-            return {name[4:]: f"{folder}/{name}" for name in listed if _is_job(name)}
+        if listed := files.names(folder):  # a control group is never empty: it has files of its own
+            return {name[4:]: os.path.join(files.root, folder, name) for name in listed if _is_job(name)}
     for controller in _CONTROLLERS:
         found: dict[str, str] | None = None
-        for slurm in ("slurm", f"slurm_{here.node}"):
+        for slurm in ("slurm", f"slurm_{node}"):
             folder = f"{base}/{controller}/{slurm}"
-            for user in read_small.names(folder) or ():
+            for user in files.names(folder) or ():
                 found = {} if found is None else found
                 if user.startswith("uid_"):
-                    listed = read_small.names(f"{folder}/{user}") or []
-                    found |= {name[4:]: f"{folder}/{user}/{name}" for name in listed if _is_job(name)}
+                    listed = files.names(f"{folder}/{user}") or []
+                    within = os.path.join(files.root, folder, user)
+                    found |= {name[4:]: f"{within}/{name}" for name in listed if _is_job(name)}
         if found is not None:
             return found
     return None
@@ -242,6 +248,7 @@ def odd(seen: Seen, shape: HostShape | None) -> tuple[str, ...]:
         "shm": seen.shm is None or (seen.shm.used < SHM_LEFT_BYTES and seen.shm.size >= SHM_LEAST_BYTES),
         "clock": seen.clocksource not in POOR_CLOCKS and seen.boot_s >= EARLIEST_S,
         "jobs": not seen.lively and len(seen.jobs or ()) < MANY_GROUPS,
+        "files": not seen.unread,
     }
     return tuple(name for name, well in checks.items() if not well)
 

@@ -13,7 +13,7 @@ from slurm_ext.gate import block_rules, disk_rules, mount_rules, read_folder, re
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import HEALTH, Here
 from slurm_ext.gate.process_rules import Jobs
-from slurm_ext.gate.system_quick import SHM, SHM_LEAST_BYTES, SHM_LEFT_BYTES, Controller, Seen, Space
+from slurm_ext.gate.system_quick import NVME, SHM, SHM_LEAST_BYTES, SHM_LEFT_BYTES, Controller, Seen, Space
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Without space here slurmd can start nothing.
@@ -27,11 +27,11 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
     """Return what the named subjects say."""
     items: list[Judged] = []
     if "disks" in subjects:
-        items += _disks(here, seen.nvme, shape)
+        items += _disks(read_small.Files(here.root, seen.unread), seen.nvme, shape)
     if "arrays" in subjects:
         items += arrays(seen.mdstat, shape, seen.nvme)
     if "mounts" in subjects:
-        items += _mounts(here, seen.mountinfo)
+        items += _mounts(here, seen)
     if "space" in subjects:
         items += space(seen.spaces, jobs, phase=here.phase)
     if "shm" in subjects:
@@ -42,24 +42,22 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
     return items
 
 
-def _disks(here: Here, nvme: tuple[Controller, ...] | None, shape: HostShape | None) -> list[Judged]:
-    if nvme is None:
-        return [judged(UNKNOWN, "disk.nvme-unreadable", "node", "none", "the list of NVMe controllers cannot be read")]
-    items = disks(nvme, [_disk(here, one) for one in nvme], shape)
-    for name in read_small.names(here.path("sys/block")) or ():
+def _disks(files: read_small.Files, nvme: tuple[Controller, ...] | None, shape: HostShape | None) -> list[Judged]:
+    # Where the list of controllers cannot be read, that is told with all else that cannot (unread_rules).
+    items = [] if nvme is None else disks(nvme, [_disk(files, one) for one in nvme], shape)
+    for name in files.names("sys/block") or ():
         if not name.startswith(_NO_DISKS):
-            state = (read_small.text(here.path(f"sys/block/{name}/device/state"), 64) or "").strip()
+            state = (files.text(f"sys/block/{name}/device/state", 64) or "").strip()
             if state in _DEAD:
                 items.append(judged(WARN, "disk.offline", f"disk:{name}", "warn", f"state {state}"))
     return items
 
 
-def _disk(here: Here, one: Controller) -> block_rules.Disk:
+def _disk(files: read_small.Files, one: Controller) -> block_rules.Disk:
     """Return the first namespace of a controller with its size and whether it takes writes, as far as they are told."""
-    inside = read_small.names(here.path(f"sys/class/nvme/{one.name}")) or []
+    inside = files.names(f"{NVME}/{one.name}") or []
     name = next((name for name in sorted(inside) if name.startswith(f"{one.name}n")), f"{one.name}n1")
-    sectors = read_small.number(here.path(f"sys/block/{name}/size"))
-    shut = read_small.number(here.path(f"sys/block/{name}/ro"))
+    sectors, shut = files.number(f"sys/block/{name}/size"), files.number(f"sys/block/{name}/ro")
     size = None if sectors is None else sectors * 512.0
     # A model of other words, or none, tells nothing: then the size may.
     model = one.model if block_rules.STORE_MODEL in one.model or block_rules.EBS_MODEL in one.model else ""
@@ -108,13 +106,14 @@ def arrays(text: str | None, shape: HostShape | None, nvme: tuple[Controller, ..
     return items
 
 
-def _mounts(here: Here, text: str | None) -> list[Judged]:
-    if text is None:
+def _mounts(here: Here, seen: Seen) -> list[Judged]:
+    if seen.mountinfo is None:
         return []
     gate = here.settings.gate
     own = tuple(at_node(path, here.node).rstrip("/") for path in (*gate.nvme_dirs, *gate.lustre_mounts))
-    fstab = read_small.text(here.path("etc/fstab"), 1 << 18) if here.phase == HEALTH else None
-    return mounts(text, fstab, own)
+    files = read_small.Files(here.root, seen.unread)
+    fstab = files.text("etc/fstab", 1 << 18) if here.phase == HEALTH else None
+    return mounts(seen.mountinfo, fstab, own)
 
 
 def mounts(text: str, fstab: str | None, own: tuple[str, ...]) -> list[Judged]:

@@ -175,7 +175,7 @@ def test_a_full_var_is_seen_on_a_real_node_and_one_file_system_once(tmp_path, mo
 
     monkeypatch.setattr(system_quick.os, "statvfs", statvfs)
     told = here(tmp_path, {}, phase="health")._replace(root="/")
-    spaces = system_quick._spaces(told)
+    spaces = system_quick._spaces(told, read_small.Files("/"))
     assert [space.path for space in spaces] == ["/", "/var/spool/slurmd"]  # nothing is mounted at /dev/shm
     items = system_storage.space(spaces, NONE_HERE, phase="health")
     assert [(item.finding.id, item.verdict, item.finding.target) for item in items] == [
@@ -183,14 +183,6 @@ def test_a_full_var_is_seen_on_a_real_node_and_one_file_system_once(tmp_path, mo
     ]
     items = system_storage.space(spaces, NONE_HERE, phase="prolog")
     assert [item.verdict for item in items] == [WARN]
-
-
-def test_the_list_of_disks_that_cannot_be_read_is_unknown(tmp_path, monkeypatch):
-    real = read_small.names
-    monkeypatch.setattr(read_small, "names", lambda path: None if path.endswith("class/nvme") else real(path))
-    told = here(tmp_path, healthy(), phase="health")
-    assert found(told) == [("disk.nvme-unreadable", UNKNOWN, "node", "none")]
-    assert found(told._replace(phase="prolog")) == []
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
