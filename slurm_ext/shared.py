@@ -17,7 +17,7 @@ from slurm_ext import events
 from slurm_ext.command import call_bounded
 from slurm_ext.config.model import ROOMS
 from slurm_ext.config.modes import ALL, Heartbeat, Off, heartbeat_from_json, heartbeat_to_json, off_to_json
-from slurm_ext.config.snapshot import HEARTBEAT_FILE, OFF_FOLDER, read_off
+from slurm_ext.config.snapshot import HEARTBEAT_FILE, OFF_FOLDER, is_marked, read_off
 from slurm_ext.errors import FmslurmError
 from slurm_ext.events import Event
 from slurm_ext.files import owner_is_trusted, read_trusted, write_atomic, write_exclusive
@@ -35,7 +35,6 @@ SUSPECT_PREFIX = "suspect-"
 
 #: How files in an attempt's folder begin that say what its gate does now, and how many of them are looked at.
 GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
-LEDGER_FOLDER = "ledger"
 
 NODE_NAME = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ATTEMPT = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,12}(_[0-9]{1,12})?-[0-9]{1,9}")
@@ -71,13 +70,14 @@ def bounded(work: Callable[[], Any], timeout_s: float) -> Any:
 
 def is_share(share: str) -> bool:
     """Say whether there is a share here that root may read and write; to be asked in a child (`bounded`)."""
-    # Made by install; a share that is not mounted must not be made anew on the disk below it. One that others may write
-    # holds nothing that root may decide by, and what root writes there could land anywhere.
+    # Made by install; a share that is not mounted must neither be made anew on the disk below it nor be taken for the empty
+    # folder that it is mounted on: what is written there is hidden later, and gone with the instance. One that others may
+    # write holds nothing that root may decide by, and what root writes there could land anywhere.
     try:
         state = os.stat(share)
     except OSError:
         return False
-    return stat.S_ISDIR(state.st_mode) and owner_is_trusted(state)
+    return stat.S_ISDIR(state.st_mode) and owner_is_trusted(state) and is_marked(share)
 
 
 def _is_below_share(path: str) -> bool:

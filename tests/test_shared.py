@@ -21,7 +21,7 @@ NOW = 1_900_000_000.0
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 
@@ -53,6 +53,26 @@ def test_without_a_share_everything_is_a_quiet_no() -> None:
 def test_a_share_that_is_not_mounted_is_not_made_on_the_disk_below(tmp_path: Path) -> None:
     assert calls(str(tmp_path / "share")) == NOTHING
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_empty_folder_that_a_share_is_mounted_on_is_not_taken_for_it(tmp_path: Path) -> None:
+    point = tmp_path / "share"
+    point.mkdir(mode=0o755)
+    assert calls(str(point)) == NOTHING
+    (point / "nodes/n1").mkdir(parents=True)  # as an earlier release left it below the mount point
+    assert shared.append_event(str(point), "n1", Event("x")) is False
+    assert [path.name for path in point.rglob("*")] == ["nodes", "n1"]
+
+
+@pytest.mark.parametrize("marker", ["ledger/", "config/snapshot.json"])
+def test_what_install_or_a_push_left_makes_it_a_share(tmp_path: Path, marker: str) -> None:
+    path = tmp_path / marker
+    path.parent.mkdir(exist_ok=True)
+    if marker.endswith("/"):
+        path.mkdir()
+    else:
+        path.write_text("{}")
+    assert shared.append_event(str(tmp_path), "n1", Event("x")) is True
 
 
 def test_on_a_share_everything_is_done(share: str) -> None:
@@ -159,7 +179,7 @@ def test_only_plain_names_become_files(name: str, share: str) -> None:
 @pytest.mark.parametrize("node", ["", "../n1", "n/1", ".n", "n 1", "n1\n"])
 def test_only_node_names_get_a_trail(node: str, share: str) -> None:
     assert shared.append_event(share, node, Event("x")) is False
-    assert os.listdir(share) == []
+    assert os.listdir(share) == ["ledger"]
 
 
 def test_events_of_a_node_are_lines_of_its_trail(share: str) -> None:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from slurm_ext import shared
 from slurm_ext.burnin import history_line
 from slurm_ext.burnin.model import Past
 from slurm_ext.burnin.thresholds import DAY_S, Key, Run
@@ -151,6 +152,8 @@ def _is_still(descriptor: int, folder: int, name: str) -> bool:
 def _shared_folder(share: str, *, make: bool = False) -> int:
     """Return the open folder of all nodes' files. Raise FileNotFoundError, or UntrustedFileError where root did not make it."""
     # The share itself is made by install: one that is not mounted must not come to be on the disk below it.
+    if make and not shared.is_share(share):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), share)
     folder = os.open(share, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     _check_folder(folder, share)
     for name in FOLDER:

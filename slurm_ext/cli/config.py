@@ -165,6 +165,11 @@ def _needs_share(settings: Settings, path: str) -> None:
         raise ConfigError(f"{path}: site.share is empty, so nodes cannot be reached", remedy="Set site.share")
     if not os.path.isdir(settings.site.share):
         raise LackingError(f"{settings.site.share} is no folder here", remedy="Mount it, or run `fmslurm install`")
+    if not snapshot.is_marked(settings.site.share):
+        raise LackingError(
+            f"{settings.site.share} is not a share that install made: it has no {snapshot.LEDGER_FOLDER}",
+            remedy="Mount it, or run `fmslurm install`",
+        )
 
 
 def _generation(settings: Settings) -> int:

@@ -38,6 +38,10 @@ OFF_FOLDER = "config/off"
 HEARTBEAT_FILE = "controller/heartbeat.json"
 LAST_GOOD_FILE = "last-good-config.json"
 
+#: What install or a push leaves on every share, and nothing else makes. An empty mount point has neither.
+LEDGER_FOLDER = "ledger"
+MARKERS = (LEDGER_FOLDER, SNAPSHOT_FILE)
+
 
 class View(NamedTuple):
     """What a hook or daemon of a node goes by: settings (rooms switched off are off in them), why these, and the rest."""
@@ -163,6 +167,11 @@ def push(settings: Settings, share: str, *, pushed: float | None = None) -> Sett
     return stamped
 
 
+def is_marked(share: str) -> bool:
+    """Say whether a folder is a share of ours, and not the empty folder that one is to be mounted on; for children only."""
+    return any(os.path.lexists(os.path.join(share, name)) for name in MARKERS)
+
+
 def read_off(share: str) -> tuple[Off, ...]:
     """Return the switches on the share, past ones too; files that root did not write, or that hold none, are ignored.
 
@@ -238,7 +247,7 @@ def _look_at(share: str) -> dict[str, Any]:
     except (UntrustedFileError, OSError) as exc:
         found["error"] = f"{os.path.join(share, SNAPSHOT_FILE)}: {getattr(exc, 'strerror', None) or exc}"
     with contextlib.suppress(OSError):
-        if os.path.isdir(share):  # an unmounted share says nothing about switches: the last known ones hold
+        if is_marked(share):  # an unmounted share says nothing about switches: the last known ones hold
             found["off"] = [list(switch) for switch in read_off(share)]
     with contextlib.suppress(UntrustedFileError, OSError):
         found["heartbeat"] = read_trusted(os.path.join(share, HEARTBEAT_FILE)).decode("utf-8", "replace")

@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping
 
 from slurm_ext import shared
 from slurm_ext.config.model import Drain
+from slurm_ext.config.snapshot import LEDGER_FOLDER
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import owner_is_trusted, read_trusted, sync_folder
 from slurm_ext.patterns import pattern
@@ -47,7 +48,7 @@ _NUMBER = pattern(r"([0-9]{8})\.json")
 
 def folder_of(share: str) -> str:
     """Return the folder of the ledger."""
-    return os.path.join(share, shared.LEDGER_FOLDER)
+    return os.path.join(share, LEDGER_FOLDER)
 
 
 def claim(

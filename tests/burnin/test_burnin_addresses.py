@@ -21,7 +21,7 @@ FAR = "nowhere.invalid"
 
 def settings(folder: Path, **burnin: object) -> Settings:
     share = folder / "share"
-    share.mkdir(mode=0o755, exist_ok=True)
+    (share / "ledger").mkdir(mode=0o755, parents=True, exist_ok=True)
     return Settings(site=Site(share=str(share), slurm_bin=str(folder)), burnin=Burnin(**burnin))  # type: ignore[arg-type]
 
 

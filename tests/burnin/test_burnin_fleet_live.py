@@ -20,7 +20,7 @@ def shared_cluster(make_cluster: Any, tmp_path: Path) -> Any:
     def make(nodes: int, **burnin: Any) -> Any:
         cluster = make_cluster(nodes, **{"sustain_s": 0.2, **burnin})
         share = tmp_path / "share"
-        share.mkdir()
+        (share / "ledger").mkdir(parents=True)
         cluster.settings = cluster.settings._replace(site=cluster.settings.site._replace(share=str(share)))
         return cluster
 

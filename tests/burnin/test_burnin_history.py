@@ -45,7 +45,7 @@ def line(
 @pytest.fixture
 def share(tmp_path: Path) -> Path:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return folder
 
 
@@ -287,6 +287,8 @@ def test_a_share_that_is_not_there_is_empty_and_is_not_made(tmp_path: Path) -> N
         assert history.append_shared(missing, "n0", line()) is False
         assert history.read_shared(missing) == []
         assert history.look(missing, NODES, now=NOW, history_d=30) == history.Look()
+    assert list(tmp_path.iterdir()) == []
+    assert history.append_shared(str(tmp_path), "n0", line()) is False  # the empty folder that it is mounted on
     assert list(tmp_path.iterdir()) == []
 
 

@@ -208,7 +208,7 @@ def test_a_bad_late_node_is_convicted_by_the_witnesses(make_cluster: Make) -> No
 def on_share(cluster: Cluster) -> str:
     """Give a cluster a share, and return its path."""
     share = cluster.folder / "share"
-    share.mkdir(mode=0o755)
+    (share / "ledger").mkdir(mode=0o755, parents=True)
     cluster.settings = cluster.settings._replace(site=cluster.settings.site._replace(share=str(share)))
     return str(share)
 

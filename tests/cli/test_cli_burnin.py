@@ -27,7 +27,7 @@ class Site:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.share, self.state, self.config = folder / "share", folder / "state", folder / "fmslurm.yaml"
-        self.share.mkdir()
+        (self.share / "ledger").mkdir(parents=True)
         self.burnin: dict[str, Any] = {}
         monkeypatch.setenv("FMSLURM_CONFIG", str(self.config))
         monkeypatch.setenv("SLURMD_NODENAME", "here")
@@ -117,6 +117,7 @@ def test_a_node_without_a_share_knows_its_own(site: Site, capsys: pytest.Capture
     outcome = Outcome(Verdict(PASS, (), "right", "burnin.all-nodes"), (), 350.0, 8, 9.0, {})
     job = BurninJob("c", "5", 0, ("here",), "here", 8, "p5.48xlarge")
     history.append(str(site.state), history_line.line_of(job, outcome, now=time.time(), message_bytes=1 << 30))
+    (site.share / "ledger").rmdir()
     site.share.rmdir()
     assert "c/5-0" in said(capsys, "history")
 

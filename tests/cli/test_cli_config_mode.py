@@ -20,7 +20,7 @@ class Site:
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.capsys = folder, capsys
         self.share = folder / "share"
-        self.share.mkdir(mode=0o755)
+        (self.share / "ledger").mkdir(mode=0o755, parents=True)
         self.path = folder / "fmslurm.yaml"
         self.text = (
             f"# ours\nsite:\n  share: {self.share}\n  log_dir: {folder}/log/%n\nmode:\n  gate: shadow # for now\n"
@@ -93,7 +93,7 @@ def test_show_says_where_each_value_comes_from(site: Site, monkeypatch: pytest.M
 
 def test_push_hands_it_over_and_a_dry_run_does_not(site: Site) -> None:
     assert site.json("config", "push", "--dry-run")["generation"] == 1
-    assert not list(site.share.iterdir())
+    assert [path.name for path in site.share.iterdir()] == ["ledger"]
     assert site.trail() == []
     assert site.json("config", "push")["generation"] == 1
     assert site.json("config", "push")["generation"] == 2
@@ -109,6 +109,10 @@ def test_push_without_a_share_says_what_to_set(site: Site) -> None:
     site.path.write_text(f"site: {{share: {site.folder}/unmounted}}\n")
     assert site.run("config", "push")[0] == 3
     assert not (site.folder / "unmounted").exists()
+    (site.folder / "unmounted").mkdir()  # the empty folder that it is mounted on
+    code, _, err = site.run("config", "push")
+    assert (code, list((site.folder / "unmounted").iterdir())) == (3, [])
+    assert "Mount it" in err
 
 
 def test_setting_a_mode_changes_that_line_alone_and_pushes(site: Site) -> None:
@@ -163,7 +167,7 @@ def test_the_switch_works_though_the_trail_cannot_be_written(site: Site) -> None
 
 def test_dry_runs_of_the_switch_touch_nothing(site: Site) -> None:
     assert site.json("off", "--reason", "x", "--dry-run")["dry_run"] is True
-    assert list(site.share.iterdir()) == []
+    assert [path.name for path in site.share.iterdir()] == ["ledger"]
     shared.throw_switch(str(site.share), shared.Off("gate", time.time() + 60))
     assert site.json("on", "--dry-run")["cleared"] == ["gate"]
     assert rooms(site)["gate"] == "off"
@@ -173,7 +177,7 @@ def test_dry_runs_of_the_switch_touch_nothing(site: Site) -> None:
 @pytest.mark.parametrize("span", ["3", "h", "-1h", "0s", "31d", "1w", ""])
 def test_spans_that_are_none_are_refused(span: str, site: Site) -> None:
     assert site.run("off", "--for", span, "--reason", "x")[0] == 2
-    assert list(site.share.iterdir()) == []
+    assert [path.name for path in site.share.iterdir()] == ["ledger"]
 
 
 def test_without_a_share_no_switch_pretends_to_work(site: Site) -> None:

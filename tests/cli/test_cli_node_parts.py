@@ -173,6 +173,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     share = tmp_path / "share"
     (share / "evidence/n1").mkdir(parents=True, mode=0o755)
     share.chmod(0o755)
+    (share / "ledger").mkdir(mode=0o755)
     config = tmp_path / "fmslurm.yaml"
     config.write_text(f"site:\n  share: {share}\n  state_dir: {tmp_path}/state/%n\n")
     monkeypatch.setenv("FMSLURM_CONFIG", str(config))

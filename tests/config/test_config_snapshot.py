@@ -216,6 +216,17 @@ def test_a_share_that_is_gone_leaves_the_last_good_settings_and_switches(share: 
     assert "last good" in after.why
 
 
+def test_the_folder_below_a_share_that_is_not_mounted_clears_no_switch(share: Path, local: Path) -> None:
+    push(SITE, str(share))
+    snapshot.write_atomic(str(share / "config/off/burnin.json"), json.dumps({"until": NOW + 60}))
+    assert seen(share, local).settings.mode.burnin == "off"
+    share.rename(share.with_name("unmounted"))
+    share.mkdir(mode=0o755)
+    for _ in range(2):
+        after = seen(share, local)
+        assert (after.settings.mode.burnin, after.settings.gate) == ("off", SITE.gate)
+
+
 def test_passing_hooks_write_nothing(share: Path, local: Path) -> None:
     push(SITE, str(share))
     seen(share, local)

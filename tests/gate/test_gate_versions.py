@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture
 def site(tmp_path):
-    for name in ("share", "run", "root/sys/class/dmi/id", "root/proc/sys/kernel", "root/sys/module/efa"):
+    for name in ("share/ledger", "run", "root/sys/class/dmi/id", "root/proc/sys/kernel", "root/sys/module/efa"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "root/sys/class/dmi/id/board_asset_tag").write_text("i-0abc\n")
     (tmp_path / "root/proc/sys/kernel/osrelease").write_text("6.8.0-1031-aws\n")
@@ -69,9 +69,10 @@ def test_a_boot_or_a_clock_that_went_back_reads_anew(site):
 
 def test_without_a_share_nothing_is_written_and_the_next_look_tries_again(site):
     gone = Path(site.site.share)
+    (gone / "ledger").rmdir()
     gone.rmdir()
     assert not note(site)
-    gone.mkdir()
+    (gone / "ledger").mkdir(parents=True)
     assert note(site, now=NOW + 1)
 
 
@@ -122,6 +123,7 @@ def test_the_command_shows_where_cohorts_differ(site, monkeypatch):
 
 
 def test_the_command_says_that_the_share_is_gone(site, monkeypatch):
+    Path(site.site.share, "ledger").rmdir()
     Path(site.site.share).rmdir()
     monkeypatch.setattr(node_versions, "located_settings", lambda: site)
     said = CliRunner().invoke(node_versions.node_versions, [])

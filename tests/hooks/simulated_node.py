@@ -51,10 +51,12 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "root"
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name in ("share", "state", "run", "log", "nvme"):
+        for name in ("share", "share/ledger", "state", "run", "log", "nvme"):
             (folder / name).mkdir(mode=0o755, exist_ok=True)
         hardware.build_root(self.root, ROW, "n0", "i-0123456789abcdef0", {})
         (self.root / "usr/bin").mkdir(parents=True, exist_ok=True)
+        (self.root / "etc/slurm").mkdir(parents=True, exist_ok=True)
+        (self.root / "etc/slurm/slurm.conf").write_text("ClusterName=c\n")  # Slurm hands out no GPUs: each job has all
         self.smi(csv())
         plain = Settings()
         places = {"share": "share", "state_dir": "state", "run_dir": "run", "log_dir": "log", "root": "root"}

@@ -23,7 +23,7 @@ DEAF = judged(UNKNOWN, "gpu.smi-timeout", "node", "none", "no answer")
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -225,6 +226,8 @@ def small(tmp_path):
 def test_a_share_that_takes_nothing_leaves_it_on_the_node_and_says_so(node, small, options):
     FAULTS["gpu.xid-79"](node)
     small(node.folder / "share", options)
+    with contextlib.suppress(OSError):
+        (node.folder / "share/ledger").mkdir(mode=0o755)
     path = save(node)
     assert path.parent == node.folder / "state/evidence"
     assert replay.judge(str(path)).verdict == "fail"
@@ -272,9 +275,19 @@ def test_a_share_that_is_not_there_or_not_roots_is_not_written(node):
     seen = look(node)
     (node.folder / "share").chmod(0o777)
     assert save(node, seen).parent == node.folder / "state/evidence"
+    (node.folder / "share/ledger").rmdir()
     (node.folder / "share").rmdir()
     assert save(node, seen).parent == node.folder / "state/evidence"
     assert not (node.folder / "share").exists()
+
+
+def test_the_empty_folder_below_an_unmounted_share_keeps_no_evidence(node):
+    FAULTS["gpu.xid-79"](node)
+    (node.folder / "share/ledger").rmdir()
+    path = save(node)
+    assert path.parent == node.folder / "state/evidence"
+    assert "on the node" in bundle.words(str(path), node.settings.site.share)
+    assert os.listdir(node.folder / "share") == []
 
 
 def test_links_planted_on_the_share_lead_nowhere(node, tmp_path):

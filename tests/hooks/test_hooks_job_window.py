@@ -30,7 +30,7 @@ class JobNode(Node, Site):
 
     def __init__(self, folder: Path) -> None:
         Node.__init__(self, folder)
-        (folder / "share/ledger").mkdir(mode=0o755)
+        (folder / "share/ledger").mkdir(mode=0o755, exist_ok=True)
         self.change(slurm_bin=str(folder / "no-slurm"))
         self.mode(gate="enforce")
 

@@ -29,7 +29,7 @@ def job_on(node: str, nodes: tuple[str, ...], folder: Path) -> HookJob:
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 

@@ -33,7 +33,7 @@ def quick(monkeypatch):
 def settings(tmp_path):
     tmp_path.chmod(0o755)
     share = tmp_path / "share"
-    share.mkdir()
+    (share / "ledger").mkdir(parents=True)
     plain = Settings()
     site = plain.site._replace(share=str(share), slurm_bin=str(tmp_path / "none"), log_dir=str(tmp_path / "log"))
     return plain._replace(site=site)

@@ -23,7 +23,7 @@ NOW = 1_900_000_000.0
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "share").mkdir(mode=0o755)
+    (tmp_path / "share/ledger").mkdir(mode=0o755, parents=True)
     return Settings(site=Site(log_dir=f"{tmp_path}/log/%n", share=f"{tmp_path}/share"))
 
 

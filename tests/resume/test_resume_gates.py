@@ -46,13 +46,14 @@ def test_who_was_seen_in_the_gate_is_told_until_the_share_answers(tmp_path: Path
     gates.tell([CANCELLED._replace(state="RUNNING", flags=(), reason="Prolog")], settings, "c", NOW)
     completing = CANCELLED._replace(state="COMPLETING", reason="None")
     gates.tell([completing], settings, "c", NOW)
-    (tmp_path / "share").mkdir()
+    (tmp_path / "share/ledger").mkdir(parents=True)
     gates.tell([completing], settings, "c", NOW)
     assert (tmp_path / "share/jobs/c/7-2/stopped.json").exists()
 
 
 def test_they_are_told_once_and_it_is_no_stop_of_ours(tmp_path: Path) -> None:
     share = str(tmp_path)
+    (tmp_path / "ledger").mkdir()
     settings = Settings(site=Site(share=share))
     path = shared.attempt_path(share, "c/7-2", "stopped.json")
     gates = Gates()

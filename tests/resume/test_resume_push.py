@@ -53,6 +53,7 @@ def test_names_and_addresses_that_are_none_are_left_out():
 def test_a_thousand_nodes_are_there_and_written_again_only_when_they_change(tmp_path: Path):
     slurm, said = Asked(), []
     push = Push()
+    (tmp_path / "ledger").mkdir()
     refresh(push, slurm, tmp_path, 1000.0, said)
     assert shared.addresses(str(tmp_path)) == {node.name: node.address for node in NODES}
     assert shared.leaves(str(tmp_path)) == {name: path[-1] for name, path in TREE.items()}
@@ -77,7 +78,7 @@ def test_what_does_not_answer_leaves_the_files_and_is_tried_again(tmp_path: Path
     push = Push()
     refresh(push, slurm, share, 0.0, said)  # not mounted: nothing is made anew below it
     assert not share.exists()
-    share.mkdir()
+    (share / "ledger").mkdir(parents=True)
     slurm.tree = {}
     refresh(push, slurm, share, EVERY_S, said)
     assert shared.addresses(str(share))

@@ -42,7 +42,7 @@ def test_only_what_was_acknowledged_and_only_until_then(
     tmp_path: Path, finding: str, target: str, until_s: float, expected: str
 ) -> None:
     share, trail = tmp_path / "share", str(tmp_path / "events.jsonl")
-    share.mkdir(mode=0o755)
+    (share / "ledger").mkdir(mode=0o755, parents=True)
     settings = Settings()
     settings = settings._replace(site=settings.site._replace(share=str(share)))
     assert acks.write(str(share), Ack("n1", finding, target, until_s, "spare GPU is ordered", "alice", NOW - 9))

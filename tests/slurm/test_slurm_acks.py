@@ -25,7 +25,7 @@ def ack(finding: str = "gpu.xid-79", target: str = "gpu:3", until_s: float = NOW
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 
@@ -87,7 +87,7 @@ def test_written_read_and_taken_back(share: str) -> None:
 )
 def test_names_that_are_none_are_not_written(share: str, bad: Ack) -> None:
     assert not acks.write(share, bad)
-    assert os.listdir(share) == []
+    assert os.listdir(share) == ["ledger"]
 
 
 def test_of_many_people_at_once_nobodys_word_is_lost(share: str) -> None:

@@ -50,7 +50,7 @@ def enter(share: str, *drains: tuple[str, float]) -> None:
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 

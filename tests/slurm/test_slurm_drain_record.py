@@ -39,7 +39,7 @@ RECORD = DrainRecord(
 @pytest.fixture
 def share(tmp_path: Path) -> str:
     folder = tmp_path / "share"
-    folder.mkdir(mode=0o755)
+    (folder / "ledger").mkdir(mode=0o755, parents=True)
     return str(folder)
 
 
@@ -128,7 +128,7 @@ def test_a_name_that_is_none_touches_no_file(share: str, name: str) -> None:
     assert not drain_record.write(share, RECORD._replace(node=name))
     assert drain_record.read(share, name) is None
     assert not drain_record.remove(share, name)
-    assert os.listdir(share) == []
+    assert os.listdir(share) == ["ledger"]
 
 
 @pytest.mark.parametrize(
