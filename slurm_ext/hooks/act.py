@@ -79,10 +79,12 @@ def drain(
     boot_id: str = "",
     first_boot: bool = False,
     bundle: str = "",
+    exits: bool = True,
 ) -> Done:
     """Drain a node for a finding; breaker and ledger may say no, and another tool's reason is left as it is.
 
     `first_boot`: it fails at its first job since boot, for which there is a budget of its own. `bundle`: where its evidence is.
+    `exits`: where Slurm is silent the caller fails with 1, a drain as well. Who never does passes False: nothing is counted.
     """
     context = _context(settings, job, room, boot_id)._replace(node=node)
     context = way_back.stamped(settings, context, is_here=node == job.node)
@@ -102,6 +104,8 @@ def drain(
         return Done(False, outcome.reason, suppressed=True, acked=True)
     if outcome.result != "failed":
         return Done(False, outcome.reason, suppressed=True)
+    if not exits:
+        return Done(False, outcome.reason)
     # Slurm did not answer. Exit 1 makes it drain the node itself later on, which the breaker must have allowed.
     data = {"finding": finding.id, "target": finding.target, "job": job.job_id}
     ruling = ledger.claim(settings.site.share, node, drain=settings.drain, nodes=1, first_boot=first_boot, data=data)

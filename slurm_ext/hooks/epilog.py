@@ -153,7 +153,7 @@ def _look(
         from slurm_ext.hooks import act, bundle
 
         saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, before=kept, share=share)
-        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved)
+        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved, exits=False)
         words = done.words()
         acted = event._replace(data={**event.data, "bundle": bundle.words(saved, share)})
         acted = acted._replace(event="gate.epilog-acted", decision=words, time="")

@@ -173,7 +173,9 @@ def _drain(
     job = HookJob("0", "", 0, node)
     saved = bundle.save(settings, None, node, look, share=share)
     first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
-    done = act.drain(settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved, first_boot=first)
+    done = act.drain(
+        settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved, first_boot=first, exits=False
+    )
     words = done.words()
     data = {**event.data, "bundle": bundle.words(saved, share)}
     acted = event._replace(event="gate.health-acted", decision=words, time="", data=data)

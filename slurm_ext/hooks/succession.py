@@ -80,7 +80,7 @@ def stand_in(job: HookJob, settings: Settings, share: str, found: Verdict, culpr
 
     for node in silent:
         marks.claim_drain(share, job, node)  # whoever holds it: it came to nothing
-        act.drain(settings, job, node, decide.finding_about(found, node), room="burnin")
+        act.drain(settings, job, node, decide.finding_about(found, node), room="burnin", exits=False)
     reason = f"{', '.join(silent)} convicted and silent: {found.reason}"
     done = act.requeue(settings, job, reason=reason, rule=found.rule, room="burnin")
     if done.done:  # where Slurm did not answer here, it may answer the next

@@ -424,3 +424,16 @@ def test_slurmd_is_found_above_us_by_its_name_and_known_by_its_start(tmp_path: P
     assert registered.may_ask(str(tmp_path), None)
     (tmp_path / registered.MARK).write_text("[]")
     assert not registered.may_ask(str(tmp_path), Slurmd(1, 1))
+
+
+def test_only_a_prolog_counts_a_drain_that_a_silent_slurm_may_do_later(here: Here) -> None:
+    here.scontrol("echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1")
+    here.smi(SMI.replace("Enabled, 0, None", "Enabled, 2, None"))
+    ledger = here.folder / "share/ledger"
+    here.below_slurmd(2)
+    assert here.named("gate.health-acted")[-1]["decision"].startswith("not drained: ")
+    assert here.run("epilog", SLURM_JOB_GPUS="0")[0] == 0
+    assert here.named("gate.epilog-acted")[-1]["decision"].startswith("not drained: ")
+    assert not list(ledger.glob("0*.json"))
+    assert here.run("prolog", SLURM_JOB_GPUS="0")[0] != 0
+    assert [path.name for path in ledger.glob("0*.json")] == ["00000001.json"]
