@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from installed_lab import config_path, fmslurm
-from test_cluster_hooks import hooks_running, state, until
+from installed_lab import config_path, fmslurm, hooks_running
+from test_cluster_hooks import state, until
 
 from slurm_ext import shared
 from slurm_ext.lab import process

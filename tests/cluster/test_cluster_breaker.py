@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from gated_lab import controllers, finish, names, put_back, restarts, shown, start
-from installed_lab import config_path, configure, fmslurm, installed
-from test_cluster_hooks import hooks_running, reasons, submit, trail, until
+from installed_lab import config_path, configure, fmslurm, hooks_running, installed
+from test_cluster_hooks import reasons, submit, trail, until
 
 from slurm_ext.lab import process
 from slurm_ext.lab.cluster import Lab

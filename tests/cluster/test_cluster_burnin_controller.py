@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from gated_lab import agent_of, finish, names, put_back, restarts, run, shown, start, why
-from installed_lab import config_path, configure, installed
-from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import config_path, configure, hooks_running, installed
+from test_cluster_hooks import read, reasons, state, submit, trail, until
 
 from slurm_ext import shared
 from slurm_ext.cli.main import main

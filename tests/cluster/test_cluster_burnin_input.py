@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installed_lab import config_path, configure, fmslurm, installed, own_munged
-from test_cluster_hooks import hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import config_path, configure, fmslurm, hooks_running, installed, own_munged
+from test_cluster_hooks import read, reasons, state, submit, trail, until
 
 from slurm_ext.lab.cluster import Lab
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from gated_lab import agent_of, finish, names, phase, put_back, restarts, run, shown, start
-from installed_lab import WELL, config_path, configure, installed, own_munged
-from test_cluster_hooks import hooks_running, read, reasons, submit, trail, until
+from installed_lab import WELL, config_path, configure, hooks_running, installed, own_munged
+from test_cluster_hooks import read, reasons, submit, trail, until
 
 from slurm_ext.lab import daemons, process
 from slurm_ext.lab.cluster import Lab

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from gated_lab import names, restarts, shown
-from installed_lab import WELL, config_path, configure, fmslurm, installed
-from test_cluster_hooks import finish, hooks_running, read, reasons, state, submit, trail, until
+from installed_lab import WELL, config_path, configure, fmslurm, hooks_running, installed
+from test_cluster_hooks import finish, read, reasons, state, submit, trail, until
 
 from slurm_ext import shared
 from slurm_ext.lab.cluster import Lab

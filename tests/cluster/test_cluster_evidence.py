@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installed_lab import configure, installed
+from installed_lab import configure, installed, put_nodes_back
 from test_cluster_hooks import finish, reasons, state, submit, trail, until
 
 from slurm_ext.gate import replay
@@ -28,11 +28,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
 def whole(site: Lab) -> Iterator[None]:
     """Heal every node and resume it after each test."""
     yield
-    site.run(["scancel", "--user=root"])
-    for node in site.nodes:
-        site.heal(node)
-        site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
-    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
+    put_nodes_back(site)
 
 
 def mapped(lab: Lab, node: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from installed_lab import installed
+from installed_lab import installed, put_nodes_back
 
 from slurm_ext.lab.cluster import Lab
 
@@ -22,11 +22,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
 def whole(site: Lab) -> Iterator[None]:
     """Heal every node and resume it after each test."""
     yield
-    site.run(["scancel", "--user=root"])
-    for node in site.nodes:
-        site.heal(node)
-        site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
-    until(lambda: empty(site), "the queue is empty")
+    put_nodes_back(site)
 
 
 def empty(lab: Lab) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from installed_lab import installed
+from installed_lab import installed, put_nodes_back
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import probes, system_jobs, system_quick
@@ -28,11 +28,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
 def whole(site: Lab) -> Iterator[None]:
     """Heal every node and resume it after each test."""
     yield
-    site.run(["scancel", "--user=root"])
-    for node in site.nodes:
-        site.heal(node)
-        site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
-    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
+    put_nodes_back(site)
 
 
 def until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:

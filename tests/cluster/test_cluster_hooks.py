@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from installed_lab import installed
+from installed_lab import hooks_running, installed, put_nodes_back
 
 from slurm_ext.lab.cluster import Lab
 
@@ -26,11 +24,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
 def whole(site: Lab) -> Iterator[None]:
     """Heal every node and resume it after each test."""
     yield
-    site.run(["scancel", "--user=root"])
-    for node in site.nodes:
-        site.heal(node)
-        site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
-    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
+    put_nodes_back(site)
 
 
 def until(true: Callable[[], object], what: str, *, timeout_s: float = 40.0) -> None:
@@ -171,14 +165,6 @@ def test_hostile_text_reaches_nothing(site: Lab) -> None:
     finish(site, job)
     assert not marker.exists()
     assert reasons(site) == {}
-
-
-def hooks_running(lab: Lab) -> list[str]:
-    found = []
-    for entry in glob.glob("/proc/[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ends while we look
-            found.append(Path(entry).read_text(errors="replace"))
-    return [text for text in found if "fmslurm-hook\0" in text and lab.dir in text]
 
 
 def test_who_cancels_in_the_gate_waits_for_nobody_and_gets_no_job_back(site: Lab) -> None:

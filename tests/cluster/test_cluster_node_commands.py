@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from installed_lab import config_path, installed
+from installed_lab import config_path, hooks_running, installed, put_nodes_back
 
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.slurm import acks, drain_record
@@ -83,12 +83,12 @@ def drained_by_us(lab: Lab, node: str) -> None:
     until(lambda: node in reasons(lab), f"{node} is drained")
     lab.run(["scancel", job])
     assert reasons(lab)[node].startswith("fmslurm: gpu.ecc-uncorrected gpu:2: ")
+    # Its hook ends with 1 a moment later: a node that is resumed before that is drained again, by Slurm.
+    until(lambda: not hooks_running(lab), "its hook has ended")
 
 
 def put_back(lab: Lab, node: str) -> None:
-    lab.run(["scancel", "--user=root"])
-    lab.heal(node)
-    lab.run(["scontrol", "update", f"nodename={node}", "state=resume"])
+    put_nodes_back(lab)
     drain_record.remove(str(lab.path("share")), node)
     acks.remove(str(lab.path("share")), node, "gpu.ecc-uncorrected")
 
