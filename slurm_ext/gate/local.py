@@ -10,7 +10,7 @@ from slurm_ext.config.model import Settings, at_node
 from slurm_ext.gate import collect, gpu_growth, probes, rules
 from slurm_ext.gate.model import Facts, Judged, Smi, conclude
 from slurm_ext.typed import Any, NamedTuple
-from slurm_ext.verdict import Verdict
+from slurm_ext.verdict import PASS, Verdict
 
 
 class Look(NamedTuple):
@@ -47,6 +47,7 @@ class Job(NamedTuple):
     uid: int = -1
     gpus: tuple[str, ...] = ()
     baseline: Mapping[str, Mapping[str, Any]] = {}
+    unclear: bool = False  # Slurm says of its GPUs what we cannot read
 
 
 def look(
@@ -93,34 +94,40 @@ def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s:
     `at_s`: when the look began, in seconds since the epoch.
     """
     row = catalogue.find(facts.instance_type)
-    shared = facts.smi is not None and here.phase != probes.HEALTH and 0 < len(job.gpus) < _gpus_here(facts.smi, row)
-    about = rules.Job(here.phase, job.job_id, job.uid, whole_node=not shared)
-    items = rules.judge(facts, settings, row, about)
+    count = _gpus_here(facts.smi, row)
+    in_view = here.phase != probes.HEALTH and bool(job.job_id)
+    # Parts of GPUs (MIG) may be many and yet lie on few of them.
+    whole = not job.unclear and 0 < count <= len(job.gpus) and not any(word.startswith("MIG-") for word in job.gpus)
+    items = rules.judge(facts, settings, row, rules.Job(here.phase, job.job_id, job.uid, whole_node=whole))
     said: Sequence[str] = ()
     if here.phase == probes.EPILOG:
         items += rules.enabled(_growth(facts, job, at_s), settings.gate.disabled)
         if here.window is not None and facts.kernel is not None and job.job_id:
             told = collect.within(facts.kernel, *here.window, collect.boot_time_s(facts, at_s))
             said = [text for text in told if "Xid" in text]
-    pcis = None
-    if shared:
-        from slurm_ext.gate import ask_smi, gpu_scope
+    matters = bool(said) or any(item.verdict != PASS for item in items)
+    pcis: frozenset[str] | None = None
+    if in_view and not whole and matters:
+        from slurm_ext.gate import gpu_scope, gpu_whose
 
-        if not said and not gpu_scope.is_matter(items):
+        if not said and not any(item.verdict != PASS and gpu_scope.is_about_gpus(item) for item in items):
             return items
-        minors = ask_smi.minors(here.root) if any(word.isdecimal() for word in job.gpus) else None
-        instances = ask_smi.instances(here.root) if any(word.startswith("MIG-") for word in job.gpus) else None
-        pcis = gpu_scope.mine(facts.smi, job.gpus, minors=minors, instances=instances)
-        items = gpu_scope.narrow(items, facts.smi, pcis)
-    if said and not (shared and pcis is None):  # whose GPU it was must be known to name a job
+        scope = gpu_whose.ask(facts.smi, here, count, unclear=job.unclear)
+        items = gpu_scope.narrow(items, facts.smi, scope)
+        if scope.why:
+            return items  # whose GPU it was must be known to name a job
+        pcis = scope.pcis if scope.extent != gpu_scope.ALL else None
+    if said:
         from slurm_ext.gate import kernel_job
 
         items += rules.enabled(kernel_job.judge(said, job.job_id, pcis), settings.gate.disabled)
     return items
 
 
-def _gpus_here(smi: Smi, row: catalogue.InstanceType | None) -> int:
+def _gpus_here(smi: Smi | None, row: catalogue.InstanceType | None) -> int:
     """Return how many GPUs this node has: a list that was cut does not make a job's GPUs all there are."""
+    if smi is None:
+        return row.gpus if row is not None else 0
     if smi.complete and smi.exit_code == 0:
         return max(len(smi.gpus), smi.attached or 0)
     return max(len(smi.gpus), smi.attached or 0, row.gpus if row is not None else 0)

@@ -52,6 +52,7 @@ class HookJob(NamedTuple):
     exit_signal: int = 0
     problems: tuple[str, ...] = ()
     gpu_ids: tuple[str, ...] = ()  # of this node: indexes, or NVIDIA's UUIDs of GPUs and MIG devices
+    gpus_unclear: bool = False  # a name of its GPUs has a form that is not known
 
     @property
     def attempt(self) -> str:
@@ -108,7 +109,9 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
     except HostlistError as exc:
         nodes = ()
         problems.append(f"the node list is no hostlist: {exc}")
+    before = len(problems)
     gpu_ids = _gpus(environment, problems)
+    gpus_unclear = len(problems) > before
     return HookJob(
         job_id=job_id,
         cluster=word(_CLUSTER, "SLURM_CLUSTER_NAME") or (cluster if _CLUSTER.fullmatch(cluster) else "cluster"),
@@ -129,6 +132,7 @@ def parse(environment: Mapping[str, str], *, cluster: str = "", hostname: str = 
         exit_signal=int(code[2]) if code else 0,
         problems=tuple(problems),
         gpu_ids=gpu_ids,
+        gpus_unclear=gpus_unclear,
     )
 
 

@@ -99,7 +99,7 @@ def _look(
         phase="epilog",
         job_window=window,
         deadline_s=settings.gate.deadline_s,
-        job=local.Job(job.job_id, job.uid, job.gpu_ids, kept),
+        job=local.Job(job.job_id, job.uid, job.gpu_ids, kept, unclear=job.gpus_unclear),
     )
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == FAIL:

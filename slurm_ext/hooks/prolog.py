@@ -96,7 +96,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         phase="prolog",
         job_window=None,
         deadline_s=settings.gate.deadline_s,
-        job=local.Job(job.job_id, job.uid, job.gpu_ids),
+        job=local.Job(job.job_id, job.uid, job.gpu_ids, unclear=job.gpus_unclear),
     )
     if not ended:
         from slurm_ext.hooks import slow_end

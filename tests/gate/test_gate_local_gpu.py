@@ -72,7 +72,11 @@ class Node:
 
     def look(self, phase="prolog", deadline_s=8.0, **job):
         window = (time.time() - 60, time.time() + 1) if phase == "epilog" else None
-        about = local.Job(**({"job_id": "7", "uid": 1000} | job)) if phase != "health" else local.Job()
+        about = (
+            local.Job(**({"job_id": "7", "uid": 1000, "gpus": tuple("01234567")} | job))
+            if phase != "health"
+            else local.Job()
+        )
         return local.look(self.settings, "n0", phase=phase, job_window=window, deadline_s=deadline_s, job=about)
 
 
@@ -188,9 +192,43 @@ def test_only_the_jobs_own_gpus_decide_for_it(node):
     assert node.look(gpus=("0", "1")).verdict.verdict == WARN
     assert node.look(gpus=(uuid(0),)).verdict.verdict == WARN
     assert node.look(gpus=tuple("01234567")).verdict.verdict == FAIL
-    assert node.look(gpus=()).verdict.verdict == FAIL
     assert node.look("epilog", gpus=("0",)).verdict.verdict == WARN
     assert node.look("health").verdict.verdict == FAIL
+
+
+@pytest.mark.parametrize("phase", ["prolog", "epilog"])
+def test_a_job_without_gpus_fails_for_none_where_slurm_hands_them_out(node, phase):
+    conf = node.root / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    node.say("cards", answer(change={5: {"ecc.errors.uncorrected.volatile.total": "2"}}))
+    seen = node.look(phase, gpus=())
+    assert seen.verdict.verdict == UNKNOWN  # nobody knows whether its GPUs are all or none
+    assert "not known" in next(f for f in seen.verdict.findings if f.id == "gpu.ecc-uncorrected").evidence[-1]
+    conf.write_text("ClusterName=c\nGresTypes=gpu\n")
+    assert node.look(phase, gpus=()).verdict.verdict == WARN
+    conf.write_text("ClusterName=c\n")
+    assert node.look(phase, gpus=()).verdict.verdict == FAIL
+    assert node.look(phase, gpus=(), unclear=True).verdict.verdict == UNKNOWN
+    assert node.look(phase, gpus=(), job_id="").verdict.verdict == FAIL  # a person's look, in no job's name
+    assert node.look("health").verdict.verdict == FAIL
+
+
+def test_many_parts_of_two_gpus_are_not_the_whole_node(node):
+    parts = [f"MIG-{number}" for number in range(8)]
+    rows = [
+        f"GPU {n}: x (UUID: {uuid(n)})\n" + "".join(f" (UUID: {p})\n" for p in parts[4 * n : 4 * n + 4]) for n in (0, 1)
+    ]
+    node.say("list", "".join(rows))
+    node.say("cards", answer(change={7: {"ecc.errors.uncorrected.volatile.total": "2"}}))
+    assert node.look(gpus=tuple(parts)).verdict.verdict == WARN
+    node.say("cards", answer(change={1: {"ecc.errors.uncorrected.volatile.total": "2"}}))
+    assert node.look(gpus=tuple(parts)).verdict.verdict == FAIL
+
+
+def test_a_job_that_lacks_one_of_its_gpus_fails_for_the_missing(node):
+    node.say("cards", answer(7))
+    seen = node.look(gpus=("6", "7"))
+    assert (seen.verdict.verdict, seen.verdict.rule) == (FAIL, "gpu.missing")
 
 
 def test_slurms_numbers_are_those_of_the_device_files(node):
@@ -207,7 +245,7 @@ def test_a_job_of_mig_instances_is_told_by_the_list(node):
     node.say("list", f"GPU 5: x (UUID: {uuid(5)})\n  MIG 1g Device 0: (UUID: MIG-abc)\n")
     node.say("cards", answer(change={5: {"ecc.errors.uncorrected.volatile.total": "2"}}))
     assert node.look(gpus=("MIG-abc",)).verdict.verdict == FAIL
-    assert node.look(gpus=("MIG-not-there",)).verdict.verdict == FAIL  # cannot be told: every GPU decides
+    assert node.look(gpus=("MIG-not-there",)).verdict.verdict == UNKNOWN
     node.say("list", f"GPU 4: x (UUID: {uuid(4)})\n  MIG 1g Device 0: (UUID: MIG-abc)\n")
     assert node.look(gpus=("MIG-abc",)).verdict.verdict == WARN
 
@@ -321,6 +359,10 @@ def test_a_program_left_on_a_gpu_is_known_by_its_user(node, monkeypatch):
     seen = node.look("epilog", uid=uid)
     assert gpu_ids(seen) == ["gpu.leftover-processes"]
     assert seen.verdict.verdict == (FAIL if uid else WARN)
+    for unsure in ({"gpus": ()}, {"unclear": True}, {"gpus": tuple(f"MIG-{n}" for n in range(8))}):
+        assert (
+            node.look("epilog", uid=uid, **unsure).verdict.verdict == WARN
+        )  # it may be another job's of the same user
     assert node.look("health").verdict.verdict == WARN
     assert gpu_ids(node.look("prolog")) == ["gpu.leftover-processes"]
 

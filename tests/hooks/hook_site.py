@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_ext.config import snapshot
 from slurm_ext.config.model import Settings
+from slurm_ext.lab import stale_mount
 
 ROOT = Path(__file__).parents[2]
 HOOK = ROOT / "bin/fmslurm-hook"
@@ -18,6 +20,22 @@ index, pci.bus_id, persistence_mode, ecc.errors.uncorrected.volatile.total, gpu_
 0, 00000000:53:00.0, Enabled, 0, None
 X
 """
+
+
+#: Run in a mount namespace of its own: a share that never answers, then the hook; 99 where FUSE is not to be had.
+_SILENT = """share=$1 server=$2 python=$3; shift 3
+"$python" -I "$server" "$share" hang & server=$!
+until grep -q " $share fuse" /proc/mounts; do kill -0 $server 2>/dev/null || exit 99; sleep 0.05; done
+"$@"; code=$?
+kill $server
+exit $code
+"""
+
+
+def silent(share: Path) -> list[str]:
+    """Return the words before a hook's command line that let it meet a share which never answers."""
+    words = ["unshare", "-m", "--propagation", "private", "sh", "-c", _SILENT, "sh"]
+    return [*words, str(share), stale_mount.__file__, sys.executable]
 
 
 class Site:
@@ -31,6 +49,10 @@ class Site:
         self.smi(SMI)
         (folder / "share/ledger").mkdir(mode=0o755, parents=True, exist_ok=True)
         (folder / "root/var/log/kmsg.log").write_text("6,0,0,-;Linux version 6.8.0\n")
+        (folder / "root/etc/slurm").mkdir(parents=True)
+        (folder / "root/etc/slurm/slurm.conf").write_text(
+            "ClusterName=c\n"
+        )  # Slurm hands out no GPUs: each job has all
         plain = Settings()
         self.settings = plain._replace(
             site=plain.site._replace(
@@ -71,8 +93,10 @@ class Site:
             **more,
         }
 
-    def start(self, kind: str, *, share: str = "", local: str = "", **more: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-IS", str(HOOK), kind, "--share", share or str(self.folder / "share")]
+    def start(
+        self, kind: str, *, share: str = "", local: str = "", under: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[str]:
+        argv = [*under, sys.executable, "-IS", str(HOOK), kind, "--share", share or str(self.folder / "share")]
         argv += ["--local", local or str(self.folder / "state")]
         env = self.environ(**more)
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -156,6 +156,21 @@ def test_gpus_by_another_name_and_parts_of_gpus():
     assert job(SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES="MIG-x").gpu_ids == ("0",)
 
 
+@pytest.mark.parametrize(
+    ("said", "unclear"),
+    [
+        ({"SLURM_JOB_GPUS": "0,1"}, False),
+        ({"SLURM_JOB_GPUS": ""}, False),
+        ({"SLURM_JOB_GPUS": "0,1;x"}, True),
+        ({"SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": "all"}, True),
+        ({"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "MIG-x"}, True),  # 0 may count parts
+    ],
+)
+def test_a_list_in_an_unknown_form_is_told_from_none(said, unclear):
+    found = job(**said)
+    assert (found.gpus_unclear, bool(found.problems)) == (unclear, unclear)
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_a_list_of_gpus_or_none(text):
     for name in environment.gpu_list(text):
