@@ -99,6 +99,10 @@ def _judged(facts: Facts, settings: Settings, here: probes.Here, job: Job, at_s:
     # Parts of GPUs (MIG) may be many and yet lie on few of them.
     whole = not job.unclear and 0 < count <= len(job.gpus) and not any(word.startswith("MIG-") for word in job.gpus)
     items = rules.judge(facts, settings, row, rules.Job(here.phase, job.job_id, job.uid, whole_node=whole))
+    if any(item.finding.id == "disk.scratch-full" for item in items):
+        from slurm_ext.gate import scratch_full
+
+        items = scratch_full.narrow(items, here)
     said: Sequence[str] = ()
     if here.phase == probes.EPILOG:
         items += rules.enabled(_growth(facts, job, at_s), settings.gate.disabled)

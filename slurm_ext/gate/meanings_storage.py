@@ -126,7 +126,7 @@ MEANINGS: tuple[Meaning, ...] = (
         "disk.scratch-full",
         "A scratch folder has less free space than gate.min_free_percent.",
         "drain",
-        YES,
+        "where no other job is on the node: then it is left over, and else it may be in use",
         (page.STATFS,),
         (_FREE,),
     ),

@@ -129,7 +129,7 @@ def read(here: Here) -> Seen:
         (files.text(f"{SYSTEM}/clocksource/clocksource0/current_clocksource", 64) or "").strip(),
         time.time() - time.clock_gettime(time.CLOCK_BOOTTIME),
         jobs,
-        tuple(job for job, path in (jobs or {}).items() if job != here.job_id and _has_processes(path)),
+        tuple(job for job, path in (jobs or {}).items() if job != here.job_id and has_processes(path)),
         files.unread,
     )
 
@@ -230,7 +230,7 @@ def _is_job(name: str) -> bool:
     return name.startswith("job_") and read_small.is_number(name[4:])
 
 
-def _has_processes(folder: str) -> bool:
+def has_processes(folder: str) -> bool:
     """Return whether there are processes in a control group; version 1 does not say, so there may be."""
     said = read_small.text(f"{folder}/cgroup.events", 256)
     return said is None or "populated 1" in said
