@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from slurm_ext.gate import gpu_growth, xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
-from slurm_ext.gate.smi import pci_address
+from slurm_ext.gate.smi import is_blank, pci_address
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
@@ -132,8 +132,10 @@ def _counted(smi: Smi, expected: int | None, *, told: bool) -> list[Judged]:
 def _memory(gpu: Gpu) -> list[Judged]:
     """Return what ECC, remap and retirement say about one GPU."""
     items = []
-    if gpu.errors > 1:
-        line = f"{gpu.errors} values of its health came back as errors"
+    if gpu.errors > 1 or (is_blank(gpu) and not gpu.trouble):
+        line = (
+            f"{gpu.errors} values of its health came back as errors" if gpu.errors else "none of its values came back"
+        )
         items.append(judged(UNKNOWN, "gpu.values-unreadable", gpu.target, "drain", line))
     if gpu.ecc_uncorrected:
         line = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver loaded"

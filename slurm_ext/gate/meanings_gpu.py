@@ -275,7 +275,11 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.NVIDIA_SMI, page.XID),
     ),
     Meaning(
-        "gpu.values-unreadable", "Several values of a GPU's health came back as errors.", "drain", UNKNOWN, (page.NVML,)
+        "gpu.values-unreadable",
+        "Several values of a GPU's health came back as errors, or none of its values came back.",
+        "drain",
+        UNKNOWN,
+        (page.NVML,),
     ),
     Meaning(
         "gpu.memory-in-use",

@@ -285,9 +285,15 @@ def quiet(smi: Smi, *, expected_gpus: int | None) -> bool:
     )
 
 
+def is_blank(gpu: Gpu) -> bool:
+    """Return whether a GPU was asked for all that decides, and not even its name, address and driver came back."""
+    return gpu.remap_seen and not (gpu.uuid or gpu.pci or gpu.driver) and gpu.ecc_uncorrected is None
+
+
 def _quiet(gpu: Gpu) -> bool:
     return (
-        gpu.ecc_uncorrected in (0, None)
+        not is_blank(gpu)
+        and gpu.ecc_uncorrected in (0, None)
         and not (gpu.remap_pending or gpu.remap_failure or gpu.sram_threshold or gpu.unrepairable)
         and not (gpu.mig or gpu.retired_pending or gpu.retired_pages or gpu.sw_power_cap)
         and gpu.persistence is not False

@@ -61,6 +61,8 @@ def test_a_refusal_that_names_no_field_of_ours_leaves_what_every_driver_knows():
         (dict.fromkeys(HEALTHY, "[GPU is lost]"), FAIL, "gpu.lost", "reboot"),
         (dict.fromkeys(HEALTHY, "[Unknown Error]"), UNKNOWN, "gpu.values-unreadable", "drain"),
         (dict.fromkeys(HEALTHY, "ERR!"), UNKNOWN, "gpu.values-unreadable", "drain"),
+        (dict.fromkeys(set(smi.fields()) - {"index"}, "[N/A]"), UNKNOWN, "gpu.values-unreadable", "drain"),
+        (dict.fromkeys(set(smi.fields()) - {"index"}, ""), UNKNOWN, "gpu.values-unreadable", "drain"),
     ],
 )
 def test_one_gpu_with_other_values(cells, verdict, id_, action):
