@@ -1,8 +1,9 @@
 """The root-owned shared folder: node events, attempts, the controller's heartbeat, switches, addresses.
 
 It may hang, be full or not be there at all: every call works in a child that is given up in time, never raises for that,
-and says by its answer whether it was done. An empty `share` (site.share not set) makes each call a quiet no. What lies
-there and was not written by root is refused. Standard library only: hooks import this.
+and says by its answer whether it was done. A hook that met a silent share does not ask it again for a while (ask_seldom).
+An empty `share` (site.share not set) makes each call a quiet no. What lies there and was not written by root is refused.
+Standard library only: hooks import this.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from slurm_ext import events
@@ -26,6 +28,10 @@ from slurm_ext.typed import Any, NamedTuple
 
 #: How long (seconds) a child may take before its work counts as not done.
 TIMEOUT_S = 2.0
+
+#: How long (seconds) a process that asks seldom takes a share for silent that gave no answer: a dozen calls that wait for
+#: it one after the other would use up a hook's own deadline. Not for ever, since a burn-in takes longer than a file server.
+SILENT_S = 15.0
 
 ADDRESS_FILE = "addresses"
 LEAVES_FILE = "topology/leaves"
@@ -52,8 +58,37 @@ STOPPED_FILE, BURNIN_FILE, RESTORE_FILE, DECISION_FILE = "stopped.json", "burnin
 BY_CONTROLLER = "controller"
 
 
+#: Whether this process asks a silent share seldom, and until when (monotonic seconds) it is not asked. Forked children inherit.
+_seldom = False
+_silent_until = 0.0
+
+
+def ask_seldom() -> None:
+    """Let every call return at once for SILENT_S after one that ran into its time, in this process: for hooks, not for daemons."""
+    global _seldom
+    _seldom = True
+
+
+def is_silent() -> bool:
+    """Say whether the share gave no answer just now and is not to be asked again yet."""
+    return time.monotonic() < _silent_until
+
+
 def bounded(work: Callable[[], Any], timeout_s: float) -> Any:
-    """Run work in a child and return what it returned as plain data, or None where it failed or took too long."""
+    """Run work on the share in a child and return what it returned as plain data, or None where it failed or took too long."""
+    global _silent_until
+    if is_silent():
+        return None
+    started = time.monotonic()
+    found = in_child(work, timeout_s)
+    # A call with less time than is usual says little: a share may be slow for once.
+    if found is None and _seldom and TIMEOUT_S <= timeout_s <= time.monotonic() - started:
+        _silent_until = time.monotonic() + SILENT_S
+    return found
+
+
+def in_child(work: Callable[[], Any], timeout_s: float) -> Any:
+    """Run any work in a child and return what it returned as plain data, or None where it failed or took too long."""
 
     def guarded() -> bytes:
         try:

@@ -110,6 +110,43 @@ def test_a_share_that_hangs_costs_only_the_time_that_was_given(share: str, monke
     assert time.monotonic() - begin < 5
 
 
+def asks(share: str, monkeypatch: pytest.MonkeyPatch, *, seldom: bool) -> list[float]:
+    """Return the clock at each child that is made for a share whose every call hangs; the clock moves by its time."""
+    clock, made = [1_000.0], []
+
+    def silent(work: object, timeout_s: float) -> None:
+        made.append(clock[0])
+        clock[0] += timeout_s
+
+    for name, value in (("_seldom", seldom), ("_silent_until", 0.0), ("in_child", silent)):
+        monkeypatch.setattr(shared, name, value)
+    monkeypatch.setattr(shared.time, "monotonic", lambda: clock[0])
+    assert calls(share, timeout_s=2.0) == NOTHING
+    assert calls(share, timeout_s=2.0) == NOTHING
+    clock[0] += shared.SILENT_S
+    assert calls(share, timeout_s=2.0) == NOTHING
+    return made
+
+
+def test_a_hook_asks_a_silent_share_once_and_later_again(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asks(share, monkeypatch, seldom=True) == [1_000.0, 1_002.0 + shared.SILENT_S]
+
+
+def test_a_daemon_asks_each_time(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(asks(share, monkeypatch, seldom=False)) == 3 * len(NOTHING)
+
+
+def test_a_call_with_little_time_or_one_that_is_refused_makes_no_share_silent(
+    tmp_path: Path, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_seldom", True)
+    monkeypatch.setattr(shared, "_silent_until", 0.0)
+    assert calls(str(tmp_path / "gone")) == NOTHING
+    monkeypatch.setattr(shared, "in_child", lambda work, timeout_s: time.sleep(timeout_s))
+    shared.heartbeat(share, timeout_s=0.01)
+    assert not shared.is_silent()
+
+
 @pytest.mark.parametrize(("owner", "mode"), [(1, 0o755), (0, 0o777)])
 def test_a_share_that_others_may_write_is_none(tmp_path: Path, owner: int, mode: int) -> None:
     share = tmp_path / "share"

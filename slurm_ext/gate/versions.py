@@ -77,7 +77,7 @@ def note(settings: Settings, node: str, share: str, facts: Facts, *, now: float 
         tag = read_small.text(os.path.join(root, "sys/class/dmi/id/board_asset_tag"), 64) or ""
         return {"instance_id": tag.strip(), "parts": dict(compatibility_read.versions(root, prefix, settings))}
 
-    told = shared.bounded(read, shared.TIMEOUT_S)
+    told = shared.in_child(read, shared.TIMEOUT_S)
     if not isinstance(told, dict):
         return False
     parts = {"type": facts.instance_type, "vbios": vbios, "nvidia": nvidia} | told["parts"]

@@ -129,7 +129,11 @@ def _save(
     name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{re.sub(r'[^A-Za-z0-9._-]', '-', about.id)[:80]}"
     keep_s = settings.observe.retention_d * 86_400
     above = os.path.join(share, FOLDER, node) if share and shared.NODE_NAME.fullmatch(node) else ""
-    if above and (path := _bounded(lambda: _write(above, name, files, now, keep_s, share), limits[2])):
+    if (
+        above
+        and not shared.is_silent()
+        and (path := _bounded(lambda: _write(above, name, files, now, keep_s, share), limits[2]))
+    ):
         return path
     local = os.path.join(at_node(settings.site.state_dir, node), FOLDER)
     return _bounded(lambda: _write(local, name, files, now, keep_s, ""), limits[3])

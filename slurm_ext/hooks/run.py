@@ -74,6 +74,9 @@ def _work(kind: str, share: str, local_dir: str, within: object) -> int:
         from slurm_ext.hooks import epilog as hook  # type: ignore[no-redef]
     else:
         from slurm_ext.hooks import health as hook  # type: ignore[no-redef]
+    from slurm_ext import shared
+
+    shared.ask_seldom()
     os.umask(0o022)
     return hook.run(os.environ, share, local_dir, within)  # type: ignore[arg-type]
 

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hook_site import HOOK, ROOT, Site
+from hook_site import HOOK, ROOT, SMI, Site, silent
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hooks run as root, and trust only what root owns")
 
@@ -131,6 +132,26 @@ def test_a_share_that_hangs_holds_no_job(site, tmp_path):
     assert site.run("prolog")[0] == 0
     assert time.monotonic() - started < 10
     assert site.events()[-1]["data"]["settings"].startswith("generation 1, the last good one")
+
+
+@pytest.mark.parametrize("kind", ["prolog", "health"])
+def test_on_a_silent_share_a_convicted_node_is_told_of_long_before_the_hooks_deadline(site, kind):
+    site.mode(gate="enforce")
+    site.run("epilog")  # the last good configuration holds then
+    site.smi(SMI.replace("Enabled, 0, None", "Enabled, 3, None"))
+    child = site.start(kind, under=silent(site.folder / "share"))
+    child.communicate(timeout=120)
+    if child.returncode == 99:
+        pytest.skip("no FUSE here")
+    assert child.returncode == 0
+    events = {event["event"]: event for event in site.events()}
+    assert "hook.broke" not in events
+    acted = events["gate.prolog-acted" if kind == "prolog" else "gate.health-acted"]
+    assert acted["data"]["bundle"].startswith(str(site.folder / "state/evidence"))
+    first = events["gate.prolog" if kind == "prolog" else "gate.health"]
+    moments = [datetime.fromisoformat(event["time"].replace("Z", "+00:00")) for event in (first, acted)]
+    # Each of a dozen calls waited its 3 s before; nothing here is near that, on a busy machine either.
+    assert (moments[1] - moments[0]).total_seconds() < 15
 
 
 def test_a_share_that_is_gone(site):
