@@ -293,6 +293,13 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning("efa.tool-timeout", "fi_info, rdma or lspci did not end in time.", "warn", UNKNOWN),
     Meaning("efa.no-permission", "fi_info, rdma or lspci may not look: run as root.", "warn", UNKNOWN),
+    Meaning(
+        "efa.no-answer",
+        "The look at EFA did not end in time, or ended in an error of ours.",
+        "none",
+        UNKNOWN,
+        steps=("`fmslurm gate check` says whether it is so again; a device that hangs shows in `dmesg`.",),
+    ),
     Meaning("efa.output-cut", "The output of a tool ends in the middle.", "none", UNKNOWN),
     Meaning("efa.output-unknown", "The output of a tool has a form that nobody here knows.", "none", UNKNOWN),
 )

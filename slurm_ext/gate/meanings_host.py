@@ -205,6 +205,15 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning("ec2.status-unclear", "EC2's own check says neither ok nor impaired.", "none", UNKNOWN, (page.EC2_STATUS,)),
     Meaning("probe.failed", "The command whose output was captured failed.", "none", UNKNOWN),
     Meaning("probe.none", "The capture holds no file of a kind that can be judged.", "none", UNKNOWN),
+    Meaning(
+        "system.no-answer",
+        "The look at the node's own files did not end in time, or ended in an error of ours.",
+        "none",
+        UNKNOWN,
+        steps=(
+            "`fmslurm gate check` says whether it is so again; `ps -eo stat,pid,wchan:32,cmd | grep ^D` what hangs.",
+        ),
+    ),
     Meaning("probe.output-cut", "A captured output ends in the middle.", "none", UNKNOWN),
     Meaning("probe.unreadable", "A captured output has a form that nobody here knows.", "none", UNKNOWN),
     Meaning(

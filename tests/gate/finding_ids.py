@@ -24,22 +24,25 @@ MAKERS: dict[str, tuple[int, ...]] = {
 _DOTTED = re.compile(r"[a-z][a-z0-9]*\.[a-z0-9][a-z0-9-]*-?")
 _BEGIN = re.compile(r"[a-z][a-z0-9]*\.([a-z0-9][a-z0-9-]*-)?")
 
-#: Text of that form that is no id: files, columns, modules.
-NO_IDS = re.compile(r".*\.(log|json|jsonl|svg|xml|conf|yaml|txt|so|py|md|sock|current|total|used|width|procs|controllers|max|events)")
+#: Text of that form that is no id: files, columns, modules, acts on a node.
+NO_IDS = re.compile(
+    r"node\.(?:drain|resume)|.*\.(log|json|jsonl|svg|xml|conf|yaml|txt|so|py|md|sock|current|total|used|width|procs|controllers|max|events)"
+)
 
 
 class Ids(NamedTuple):
-    """`whole`: id -> where; `begins`: the constant beginning of ids that are put together -> where; `words`: all
-    constant text, of which such ids are made."""
+    """`whole`: id -> where; `begins`: the constant beginning of ids that are put together -> where; `ends`: the constant end
+    of those whose beginning is put in; `words`: all constant text, of which such ids are made."""
 
     whole: dict[str, str]
     begins: dict[str, str]
     words: frozenset[str] = frozenset()
+    ends: dict[str, str] = {}  # noqa: RUF012 (a NamedTuple)
 
 
 def collect() -> Ids:
     """Walk the source: ids given to makers of findings, and every constant of the form `subject.what` of their subjects."""
-    found = Ids({}, {})
+    found = Ids({}, {}, ends={})
     trees = {
         path: ast.parse(path.read_text())
         for pattern in SOURCES
@@ -79,8 +82,12 @@ def _expression(node: ast.expr, where: str, found: Ids) -> None:
     elif isinstance(node, ast.IfExp):
         _expression(node.body, where, found)
         _expression(node.orelse, where, found)
-    elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-        found.begins.setdefault(str(node.values[0].value), where)
+    elif isinstance(node, ast.JoinedStr):
+        first, last = node.values[0], node.values[-1]
+        if isinstance(first, ast.Constant):
+            found.begins.setdefault(str(first.value), where)
+        else:
+            found.ends.setdefault(str(last.value) if isinstance(last, ast.Constant) else "", where)
 
 
 def _is_id(text: str, subjects: set[str]) -> bool:

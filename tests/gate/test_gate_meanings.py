@@ -5,7 +5,7 @@ from __future__ import annotations
 import finding_ids
 import pytest
 
-from slurm_ext.gate import meanings, meanings_remedies, xid
+from slurm_ext.gate import meanings, meanings_remedies, probes, xid
 from slurm_ext.gate.meanings_model import NO, UNKNOWN, YES, Meaning
 from slurm_ext.verdict import ACTIONS, FAIL
 
@@ -13,8 +13,17 @@ IDS = finding_ids.collect()
 ROWS = tuple(meanings.every())
 
 
+#: The end of an id whose beginning is put in -> the ids that come of it.
+PUT_TOGETHER = {
+    ".no-answer": [f"{name}.no-answer" for name in probes.PROBES],
+    "-unnamed": [id_ for id_ in (row.id for row in ROWS) if id_.endswith("-unnamed")],
+}
+
+
 def is_used(row: Meaning) -> bool:
     """Say whether the source names this id, ids of this family, or the two parts that it is made of."""
+    if any(row.id in PUT_TOGETHER.get(end, ()) for end in IDS.ends):
+        return True
     if row.id in IDS.words or row.id in IDS.whole or row.id in IDS.begins:
         return True
     if row.is_family and any(id_.startswith(row.id) for id_ in (*IDS.whole, *IDS.begins)):
@@ -53,6 +62,13 @@ def test_every_beginning_of_ids_has_a_row() -> None:
         if not any(id_.startswith(begin) or (id_.endswith(("-", ".")) and begin.startswith(id_)) for id_ in ids)
     }
     assert missing == {}
+
+
+def test_every_id_whose_beginning_is_put_in_has_a_row_of_its_own() -> None:
+    assert set(IDS.ends) == set(PUT_TOGETHER), "say in PUT_TOGETHER which ids come of it"
+    ids = {row.id for row in ROWS}
+    assert [id_ for made in PUT_TOGETHER.values() for id_ in made if id_ not in ids] == []
+    assert all(PUT_TOGETHER.values())
 
 
 def test_no_meaning_is_left_over() -> None:
