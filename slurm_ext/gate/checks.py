@@ -135,6 +135,12 @@ OWN: tuple[Check, ...] = (
         cost=MOUNTS,
     ),
     Check(
+        "node.type-unknown",
+        "an EC2 instance type (or one that the site names) that no table has: counts are compared with nothing",
+        "warn; without nvidia-smi unknown",
+        cost="a small file",
+    ),
+    Check(
         "clock.unsynchronised",
         "no daemon disciplines the clock",
         "warn",

@@ -17,7 +17,7 @@ from functools import partial
 from slurm_ext import command
 from slurm_ext.aws import catalogue
 from slurm_ext.config.model import Settings, at_node
-from slurm_ext.gate import ask_smi, kernel_log, probes, read_kernel
+from slurm_ext.gate import ask_smi, kernel_log, probes, read_kernel, read_small
 from slurm_ext.gate.model import Facts, GpuHolder, KernelLine, Probe, Smi
 from slurm_ext.typed import Any, NamedTuple
 
@@ -112,6 +112,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         ),
         clock_synchronised=host.get("clock"),
         instance_type=instance_type,
+        vendor=str(host.get("vendor", "")),
         probed=probed,
         unread=tuple(name for name, answer in answers.items() if answer is None),
     )
@@ -151,6 +152,7 @@ def _host(
 ) -> dict[str, Any]:
     """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type, and what probes `beside` them find."""
     records, lost = read_kernel.records(root)
+    product = _first_line(root, "sys/class/dmi/id/product_name")
     return {
         "kernel": records,
         "kernel_lost": lost,
@@ -160,7 +162,8 @@ def _host(
         "efa": _efa(root),
         "mounts": _mounts(root, mounts),
         # On Nitro the DMI product name is the instance type; elsewhere it names a server, which no table has.
-        "type": _first_line(root, "sys/class/dmi/id/product_name"),
+        "type": product,
+        "vendor": "" if catalogue.find(product) is not None else _first_line(root, "sys/class/dmi/id/sys_vendor"),
         # Between jobs is often enough for a note, and asking costs more than the rest of this child.
         "clock": None if here is not None and here.phase == probes.PROLOG else _clock(root),
         "probes": {} if here is None else probes.run_beside(beside, here),
@@ -178,11 +181,8 @@ def _own(root: str, records: Sequence[str], here: probes.Here | None) -> list[st
 
 
 def _first_line(root: str, name: str) -> str:
-    try:
-        with open(os.path.join(root, name), encoding="utf-8", errors="replace") as stream:
-            return stream.readline(4096).strip()
-    except OSError:
-        return ""
+    text = read_small.text(os.path.join(root, name))  # never waits for a FIFO
+    return "" if text is None else text.partition("\n")[0].strip()
 
 
 def _efa(root: str) -> int | None:

@@ -217,6 +217,14 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning("probe.output-cut", "A captured output ends in the middle.", "none", UNKNOWN),
     Meaning("probe.unreadable", "A captured output has a form that nobody here knows.", "none", UNKNOWN),
     Meaning(
+        "node.type-unknown",
+        "No table here has this instance type, so its GPUs, EFA devices, disks and memory are compared with nothing.",
+        "none",
+        NO,
+        (page.EC2_TYPES,),
+        ("A release of fmslurm that knows the type; where the name is wrong, correct site.instance_type.",),
+    ),
+    Meaning(
         "node.manual",
         "A person drained the node through fmslurm; no proof of health undoes it.",
         "drain",

@@ -130,6 +130,7 @@ class Facts(NamedTuple):
     lustre: tuple[Probe, ...] = ()
     clock_synchronised: bool | None = None
     instance_type: str = ""
+    vendor: str = ""  # who made the machine, by DMI; read only where the catalogue has no such type
     probed: Mapping[str, Any] = {}  # name of a probe -> Probed, see probes.py
     unread: tuple[str, ...] = ()
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from slurm_ext.config.model import Settings
+from slurm_ext.gate import read_small
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.typed import Any, NamedTuple
 from slurm_ext.verdict import UNKNOWN, Finding
@@ -68,11 +69,8 @@ class Here(NamedTuple):
         told = self.settings.site.instance_type
         if told != "auto":
             return told
-        try:
-            with open(self.path("sys/class/dmi/id/product_name"), encoding="utf-8", errors="replace") as stream:
-                return stream.readline(256).strip()
-        except OSError:
-            return ""
+        said = read_small.text(self.path("sys/class/dmi/id/product_name"), 256)
+        return "" if said is None else said.partition("\n")[0].strip()
 
 
 class Probed(NamedTuple):

@@ -14,7 +14,7 @@ from slurm_ext.gate.read_folder import Entry
 from slurm_ext.gate.read_small import Files
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
-_SYSTEM = "sys/devices/system"
+_SYSTEM, _DMI = "sys/devices/system", "sys/class/dmi/id"
 _SPACE = "etc/fmslurm-lab/space.json"
 _SERVICES = "etc/fmslurm-lab/systemctl-show.txt"
 _MOUNTINFO = "proc/self/mountinfo"
@@ -201,6 +201,7 @@ def _left_in(path: str, gib: float) -> Callable[[Bench], None]:
 
 
 FIXTURES: tuple[Fixture, ...] = (
+    Fixture("node.type-unknown", "node.type-unknown", _text(f"{_DMI}/product_name", "p9.96xlarge\n"), WARN),
     Fixture("disk.", "disk.scratch-missing", _no_scratch, FAIL, action="drain"),
     Fixture("fs.", "fs.not-mounted", _unmounted, FAIL, action="drain"),
     Fixture("clock.unsynchronised", "clock.unsynchronised", _unsynchronised, WARN),

@@ -94,6 +94,8 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, UNKNOWN, blind[check.id])
     if check.id.startswith(("gpu.", "dcgm.")) and facts.smi is None and not checks.reads_log(check):
         return Result(check.id, NOTHING, "there is no nvidia-smi")
+    if check.id == "node.type-unknown" and not facts.instance_type:
+        return Result(check.id, NOTHING, "DMI names no instance type")
     if check.id == "dcgm." and not (facts.probed.get("dcgm") and facts.probed["dcgm"].kept):
         off = settings.gate.slow_check == "off"
         return Result(check.id, NOTHING, "gate.slow_check is off" if off else "DCGM has not run on this boot yet")

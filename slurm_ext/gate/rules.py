@@ -39,6 +39,8 @@ def judge(
 ) -> list[Judged]:
     """Return what the facts say, without the findings that `gate.disabled` names. `row` is None for an unknown type."""
     items = [*_gpus(facts, row), *_held(facts, row, job), *_kernel(facts)]
+    if row is None and (settings.site.instance_type != "auto" or facts.vendor):
+        items += _type(facts, settings)
     if facts.links is not None:
         items += _links(facts, row)
     for probe in facts.scratch:
@@ -76,6 +78,15 @@ def _gpus(facts: Facts, row: InstanceType | None) -> list[Judged]:
     # Under MIG the driver never tells of remapped rows. A site that runs MIG must not have every job held up for it; the
     # GPU's ECC errors and its recovery action were read.
     return [item._replace(verdict=PASS) if item.finding.id == "gpu.remap-unreadable" else item for item in items]
+
+
+def _type(facts: Facts, settings: Settings) -> list[Judged]:
+    """Return whether what this node should have is known at all: told for EC2's instances and for a type that the site names."""
+    from slurm_ext.gate import type_rules  # here: see _gpus
+
+    if settings.site.instance_type == "auto" and facts.vendor != type_rules.EC2_VENDOR:
+        return []
+    return type_rules.judge(facts.instance_type, has_smi=facts.smi is not None)
 
 
 def _held(facts: Facts, row: InstanceType | None, job: Job) -> list[Judged]:
