@@ -53,7 +53,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     run_dir = at_node(settings.site.run_dir, node)
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        lock = open_regular(os.path.join(run_dir, LOCK), os.O_WRONLY | os.O_CREAT)
+        lock = _open_lock(run_dir)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, UntrustedFileError):
         return PASS  # another look runs, or there is no place to say that this one does
@@ -66,6 +66,13 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     _look(settings, node, settings.site.share or share, mode, run_dir, seen.off, asks=asks)
     registered.note(run_dir, slurmd)
     return PASS
+
+
+def _open_lock(run_dir: str) -> int:
+    try:
+        return open_regular(os.path.join(run_dir, LOCK), os.O_WRONLY | os.O_CREAT)
+    except OSError:  # full: the folder itself serves, too
+        return os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _look(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -44,12 +45,8 @@ def end(run_dir: str, job: HookJob) -> tuple[str, ...]:
         if processes is None:
             continue
         for process in processes:
-            if process.pid > 1 and start_ticks(process.pid) == process.start:
-                try:
-                    os.kill(process.pid, signal.SIGKILL)
-                    killed.append(f"burn-in process {process.pid}")
-                except ProcessLookupError:
-                    continue
+            if process.pid > 1 and _kill(process):
+                killed.append(f"burn-in process {process.pid}")
         try:
             os.unlink(path)
         except OSError:
@@ -68,6 +65,36 @@ def named(run_dir: str) -> list[Process]:
     except FileNotFoundError:
         return []
     return [one for name in names for one in _of_job(os.path.join(folder, name)) or ()]
+
+
+def _kill(process: Process) -> bool:
+    """Kill a process if it is still the one that began then; say whether it was killed."""
+    if start_ticks(process.pid) != process.start:
+        return False
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError as exc:
+        if exc.errno != errno.ENOSYS:
+            return False  # gone
+        return _kill_by_number(process)  # a kernel without pidfd (before 5.3): the moment in between is short
+    try:
+        # From here on the descriptor means this process, whoever gets its number later (pidfd_open(2)).
+        if start_ticks(process.pid) != process.start:
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _kill_by_number(process: Process) -> bool:
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _of_job(path: str, job: HookJob | None = None) -> list[Process] | None:

@@ -3,13 +3,17 @@
 slurmd runs the program once while it starts, waits for it, and registers then (slurmd.c, `main`); the next run comes an interval
 later. So a run may ask Slurm only where an earlier run of the very same slurmd, by process id and start time, has come to its
 end. The age of slurmd would not do: one without a configuration file waits for the controller before that first run, as long
-as it takes. Whoever runs the program by hand is below no slurmd and may ask. Standard library only: hooks import this.
+as it takes. Only where the run folder takes no mark (it is full) it has to do: after OLD_S a registered slurmd is by far the
+likelier, and a wrong guess costs that run its bounded calls. Whoever runs the program by hand is below no slurmd and may ask.
+Standard library only: hooks import this.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_passing
@@ -20,6 +24,9 @@ SLURMD = "slurmd"
 
 #: The program, a shell or two, our supervisor and its worker lie between: so far up a slurmd is looked for.
 GENERATIONS = 12
+
+#: A slurmd that is older (seconds) counts as registered where the run folder takes no mark.
+OLD_S = 900.0
 
 
 class Slurmd(NamedTuple):
@@ -53,9 +60,30 @@ def may_ask(run_dir: str, slurmd: Slurmd | None) -> bool:
         return True
     try:
         said = json.loads(read_trusted(os.path.join(run_dir, MARK), max_bytes=4096))
-        return (said["pid"], said["start"]) == tuple(slurmd)
+        if (said["pid"], said["start"]) == tuple(slurmd):
+            return True
     except (OSError, ValueError, KeyError, TypeError, RecursionError, UntrustedFileError):
+        pass
+    return age_s(slurmd) > OLD_S and not _takes_marks(run_dir)
+
+
+def age_s(slurmd: Slurmd) -> float:
+    """Return how long ago a slurmd began (seconds)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - slurmd.start / os.sysconf("SC_CLK_TCK")
+
+
+def _takes_marks(run_dir: str) -> bool:
+    """Say whether a mark can be written, under a name that means nothing."""
+    path = os.path.join(run_dir, f"{MARK}.try")
+    try:
+        write_passing(path, json.dumps(Slurmd(0, 0)._asdict()))
+    except OSError:
         return False
+    finally:
+        for name in (path, path + "~"):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+    return True
 
 
 def note(run_dir: str, slurmd: Slurmd | None) -> None:
@@ -65,4 +93,4 @@ def note(run_dir: str, slurmd: Slurmd | None) -> None:
     try:
         write_passing(os.path.join(run_dir, MARK), json.dumps(slurmd._asdict()))
     except OSError:
-        return  # then no run of this slurmd asks Slurm: nothing is drained or undone between jobs
+        return  # a later run goes by the age of this slurmd

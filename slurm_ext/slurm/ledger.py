@@ -39,7 +39,7 @@ TRIES = 200
 KEPT, KEPT_S = 500, 30 * 86_400.0
 
 #: A claim takes seconds: a file that it writes first and that is this old (seconds) is nobody's.
-SCRATCH_S = 86_400.0
+SCRATCH_S = 3_600.0
 
 NOT_WRITTEN = "the ledger of drains cannot be written, so nothing is drained"
 

@@ -154,6 +154,18 @@ def test_before_slurmd_has_registered_slurm_is_not_asked_whatever_is_found(here:
     assert any("State=DRAIN" in line for line in here.asked()), "the second run of this one may"
 
 
+def test_a_run_folder_that_takes_nothing_stops_no_drain(here: Here) -> None:
+    run = str(here.folder / "run")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=755", "none", run], check=False).returncode:
+        pytest.skip("no mount here")
+    try:
+        here.smi(LOST)
+        here.health()
+    finally:
+        subprocess.run(["umount", "-l", run], check=True)
+    assert any("State=DRAIN" in line for line in here.asked())
+
+
 def test_the_drain_waits_for_the_second_run_and_is_done_once(here: Here) -> None:
     here.smi(LOST)
     here.below_slurmd(4)

@@ -155,6 +155,15 @@ def test_a_child_that_is_too_slow_counts_and_drains_nothing(share: str, monkeypa
     assert [entry.node for entry in found] == ["n0"]
 
 
+def test_what_a_killed_claim_left_is_swept_by_a_later_one(share: str) -> None:
+    old, young = Path(share, "ledger/.n7.0123456789ab"), Path(share, "ledger/.n8.0123456789ab")
+    for path, age_s in ((old, ledger.SCRATCH_S + 60), (young, ledger.SCRATCH_S - 60)):
+        path.write_text("{")
+        os.utime(path, (time.time() - age_s,) * 2)
+    assert claim(share, "n0").allowed
+    assert names(share) == [young.name, "00000001.json"]
+
+
 def test_no_folder_no_drain_and_it_is_not_made(share: str) -> None:
     claim(share, "n0")
     os.rename(f"{share}/ledger", f"{share}/gone")
