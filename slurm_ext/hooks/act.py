@@ -195,6 +195,24 @@ def ended(settings: Settings, job: HookJob) -> str:
     return found.state if found is not None and found.restarts == job.restarts and found.state in ENDED else ""
 
 
+def end_for_good(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str) -> str:
+    """Cancel a job that may not be requeued, and say so; empty where it may, or where that is not known or was not done.
+
+    slurmd repeats its word on a prolog that failed every 15 s until slurmctld takes it, and slurmctld refuses it for a job
+    that may not be requeued (22.05.8 and 24.11.5). Each time the node is drained anew, also one that is healed and resumed.
+    """
+    try:
+        slurm = connect(settings, timeout_s=SLURM_S)
+        found = next((one for one in slurm.jobs([job.stop_id]) if one.job_id == job.stop_id), None)
+        if found is None or found.requeue or found.restarts != job.restarts:
+            return ""
+        context = _context(settings, job, room)
+        done = act.cancel_job(slurm, settings, job.stop_id, rule=rule, reason=reason, context=context)
+    except FmslurmError:
+        return ""
+    return "the job may not be requeued and is cancelled" if done.done else ""
+
+
 def time_limit_min(settings: Settings, job: HookJob) -> int | None:
     """Return the job's time limit (minutes), -1 where it has none; None where Slurm does not say."""
     try:

@@ -276,6 +276,8 @@ def _drain_here(
         # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
         if over := act.ended(settings, job):
             return PASS, False, f"{done.words()}; the job is {act.OVER} {over}"
+        if said := act.end_for_good(settings, job, reason=plan.reason, rule=plan.rule, room=room):
+            return PASS, False, f"{done.words()}; {said}"
         return FAIL, False, done.words()
     if done.acked:
         return PASS, True, f"passed: {done.reason}"

@@ -10,7 +10,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError, SlurmError
 from slurm_ext.events import Event
 from slurm_ext.slurm import acks, drain_record, ledger, recorded, repair, site_policy
-from slurm_ext.slurm.act_job import exclude_nodes, release_job, requeue_job, stop_job
+from slurm_ext.slurm.act_job import cancel_job, exclude_nodes, release_job, requeue_job, stop_job
 from slurm_ext.slurm.breaker import MANUAL, MANUAL_PREFIX, drained_lately, fleet_size, is_slurms_own
 from slurm_ext.slurm.breaker_events import hold_back
 from slurm_ext.slurm.drain_record import DrainRecord, Remedy
@@ -25,6 +25,7 @@ __all__ = [
     "RESULTS",
     "Context",
     "Outcome",
+    "cancel_job",
     "drain_by_hand",
     "drain_node",
     "exclude_nodes",

@@ -67,6 +67,18 @@ def requeue_job(
     return _on_job(slurm, settings, job_id, name, act, wanted, rule, reason, evidence, context, confirmed)
 
 
+def cancel_job(slurm: Slurm, settings: Settings, job_id: str, *, rule: str, reason: str, context: Context) -> Outcome:
+    """Cancel a job that may not be requeued, and confirm it."""
+
+    def over(job: Job) -> bool:
+        return job.state == "CANCELLED" or "COMPLETING" in job.flags or job.state == "COMPLETING"
+
+    def act(job: Job) -> None:
+        slurm.cancel(job.job_id)
+
+    return _on_job(slurm, settings, job_id, "job.cancel", act, over, rule, reason, (), context)
+
+
 def stop_job(
     slurm: Slurm,
     settings: Settings,

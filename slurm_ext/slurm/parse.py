@@ -124,7 +124,8 @@ def _job(raw: Mapping[str, str]) -> Job:
         node_count=integer(raw["NumNodes"].split("-")[0], 0),
         comment="" if raw["Comment"] == "(null)" else raw["Comment"],
         restarts=integer(raw["RestartCnt"], 0),
-        requeue=raw["Requeue"].strip() in ("1", "yes", "true"),
+        # By a word that nobody knows it may: what is asked for then is refused, and nothing is taken for final.
+        requeue=raw["Requeue"].strip().lower() not in ("0", "no", "false"),
         exit_code=exit_code,
         derived_exit_code=derived,
         submit_time=epoch(raw["SubmitTime"]),

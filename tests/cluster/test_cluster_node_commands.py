@@ -85,6 +85,8 @@ def drained_by_us(lab: Lab, node: str) -> None:
     assert reasons(lab)[node].startswith("fmslurm: gpu.ecc-uncorrected gpu:2: ")
     # Its hook ends with 1 a moment later: a node that is resumed before that is drained again, by Slurm.
     until(lambda: not hooks_running(lab), "its hook has ended")
+    # slurmd would say so every 15 s, and each time Slurm would drain the node, resumed or not: the job may not be requeued.
+    assert "Retrying prolog complete" not in lab.path("log", f"slurmd.{node}.log").read_text()
 
 
 def put_back(lab: Lab, node: str) -> None:

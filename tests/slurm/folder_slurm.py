@@ -109,6 +109,11 @@ class FolderSlurm:
             state["acts"].append(f"{'requeuehold' if hold else 'requeue'} {job_id}")
             job.update(state="PENDING", flags=["COMPLETING"], restarts=job["restarts"] + 1, priority=0 if hold else 10)
 
+    def cancel(self, job_id: str) -> None:
+        with self._state() as state:
+            state["acts"].append(f"cancel {job_id}")
+            state["jobs"][job_id].update(state="CANCELLED", flags=["COMPLETING"])
+
     def hold(self, job_id: str) -> None:
         self.set_job(job_id, priority=0)
 

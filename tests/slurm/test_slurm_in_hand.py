@@ -10,6 +10,7 @@ import pytest
 from folder_slurm import FolderSlurm
 
 from slurm_ext.config.model import Settings
+from slurm_ext.errors import SlurmError
 from slurm_ext.hooks import act, jobfile, prolog
 from slurm_ext.hooks.decide import DRAIN, Plan
 from slurm_ext.hooks.environment import HookJob
@@ -76,6 +77,37 @@ def test_the_job_goes_elsewhere_and_nobody_drains(site: Site, node: dict[str, An
     assert [one for one in site.slurm.acts() if one.startswith("requeue")], "the job is in the queue again"
     assert ledger.entries(site.settings.site.share) == ()
     assert drain_record.read(site.settings.site.share, "n0") is None
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_job_that_may_not_be_requeued_is_ended_for_good(site: Site, requeue: bool) -> None:
+    """slurmd would repeat that its prolog failed, and drain the node again and again, resumed or not."""
+    site.slurm.set_job("77", requeue=requeue)
+    code, runs, said = site.hook()
+    assert not runs
+    assert code == (1 if requeue else 0)
+    assert said == ("drained" if requeue else "drained; the job may not be requeued and is cancelled")
+    assert site.slurm.acts() == ["drain n0", *([] if requeue else ["cancel 77"])]
+
+
+@pytest.mark.parametrize("wrong", ["refused", "silent", "gone", "later"])
+def test_where_it_cannot_be_ended_slurm_does_what_it_does(
+    site: Site, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.slurm.set_job("77", requeue=False, **({"restarts": 1} if wrong == "later" else {}))
+
+    def refuse(_job: str) -> None:
+        raise SlurmError("Access/permission denied")
+
+    def silent(_ids: object = None) -> list[Job]:
+        raise SlurmError("no answer within 5.0 s")
+
+    if wrong == "refused":
+        monkeypatch.setattr(site.slurm, "cancel", refuse)
+    elif wrong in ("silent", "gone"):
+        monkeypatch.setattr(site.slurm, "jobs", silent if wrong == "silent" else lambda _ids=None: [])
+    code, runs, said = site.hook()
+    assert (code, runs, said) == (1, False, "drained")
 
 
 def test_a_node_that_a_person_drained_is_out_of_use_whatever_the_hook_does(site: Site) -> None:
