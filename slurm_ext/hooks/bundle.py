@@ -22,7 +22,7 @@ from slurm_ext.config.model import Settings, at_node
 from slurm_ext.files import owner_is_trusted, sync_folder
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import evidence, evidence_read
+from slurm_ext.hooks import bundle_earlier, evidence, evidence_read
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.hooks.evidence import Capture, stamp
 from slurm_ext.hooks.evidence_mask import mask_all
@@ -204,12 +204,14 @@ def _bounded(work: Callable[[], str], timeout_s: float) -> str:
 
 
 def _write(above: str, name: str, files: Mapping[str, str], now: float, keep_s: float, share: str) -> str:
-    """Write a folder, whole or not at all, and take old ones away; return its path."""
+    """Write a folder, whole or not at all, and take old ones away; return its path, or that of this incident's first."""
     if share and not shared.is_share(share):
         return ""
     os.makedirs(above, mode=0o700, exist_ok=True)
     if not owner_is_trusted(os.stat(above)):
         return ""
+    if earlier := bundle_earlier.find(above, name, files["context.json"], now):
+        return earlier
     temporary = os.path.join(above, f".{name}.{os.urandom(6).hex()}")
     os.mkdir(temporary, 0o700)
     try:

@@ -16,7 +16,7 @@ from simulated_node import ROW, Node, csv, folders
 
 from slurm_ext.gate import local, replay
 from slurm_ext.gate.model import decisive
-from slurm_ext.hooks import bundle, evidence, evidence_mask, evidence_read
+from slurm_ext.hooks import bundle, bundle_earlier, evidence, evidence_mask, evidence_read
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.lab import hardware
 from slurm_ext.verdict import Finding
@@ -141,6 +141,7 @@ def test_names_that_users_chose_are_hidden_unless_the_site_says_otherwise(node):
     assert "secret_model" not in whole
     assert "alice" not in whole
     assert json.loads((path / json.loads((path / "case.json").read_text())["also"]["more measured"]).read_text())
+    shutil.rmtree(path)
     node.settings = node.settings._replace(observe=node.settings.observe._replace(mask=False))
     assert "secret_model" in "".join(file.read_text() for file in save(node, seen, data=data).iterdir())
 
@@ -180,6 +181,7 @@ def test_what_grew_over_a_job_is_replayed_from_both_readings(node):
     path = save(node, seen, before=kept)
     assert told(path)["replay"] == "same"
     assert (replay.judge(str(path)).verdict, replay.judge(str(path)).rule) == ("fail", "gpu.hw-thermal")
+    shutil.rmtree(path)
     assert told(save(node, seen))["replay"] != "same"  # with the last reading alone nobody can tell
 
 
@@ -329,7 +331,48 @@ def test_old_bundles_and_too_many_go_and_nothing_else(node):
     assert len(left) == bundle.KEPT + 1
 
 
-def test_two_hooks_that_save_in_one_second_do_not_meet(node):
+def test_one_incident_has_one_bundle(node):
+    FAULTS["gpu.ecc-uncorrected"](node)
+    first = save(node)
+    assert {save(node), save(node, look(node, "health")), save(node, look(node, "epilog"))} == {first}
+    assert [found.name for found in folders(node.folder / "share/evidence/n0")] == [first.name]
+    node.smi(csv({(4, "ecc.errors.uncorrected.volatile.total"): "2"}))
+    other = save(node)
+    assert other.name != first.name, "another GPU"
+    node.write("proc/sys/kernel/random/boot_id", "0c" * 16 + "\n")
+    third = save(node)
+    assert third not in (first, other), "another boot"
+    late = third.with_name(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() - 700)) + "-gpu.ecc-uncorrected")
+    third.rename(late)
+    assert save(node) not in (first, other, late), "ten minutes later"
+
+
+def test_a_bundle_that_is_not_judged_as_it_was_keeps_no_better_one_away(node):
+    FAULTS["gpu.ecc-uncorrected"](node)
+    first = save(node)
+    said = (first / "context.json").read_text()
+    (first / "context.json").write_text(said.replace('"replay": "same"', '"replay": "not tried"'))
+    assert told(first)["replay"] == "not tried"
+    better = save(node)
+    assert better != first
+    assert save(node) == better
+
+
+def test_an_earlier_bundle_that_says_nothing_of_itself_is_no_reason_to_save_none(node):
+    FAULTS["gpu.ecc-uncorrected"](node)
+    first = save(node)
+    for text in ("", "{", '{"bundle": {"finding": {"id": 1}}}', "[]"):
+        (first / "context.json").write_text(text)
+        again = save(node)
+        assert again != first
+        shutil.rmtree(again)
+    (first / "context.json").unlink()
+    (first / "context.json").symlink_to("/etc/passwd")
+    assert save(node) != first
+
+
+def test_two_hooks_that_save_in_one_second_do_not_meet(node, monkeypatch):
+    monkeypatch.setattr(bundle_earlier, "find", lambda *_: "")
     FAULTS["gpu.xid-79"](node)
     seen = look(node)
     paths = {save(node, seen) for _ in range(3)}
