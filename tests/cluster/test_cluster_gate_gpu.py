@@ -112,3 +112,23 @@ def test_on_a_shared_node_another_jobs_gpu_stops_nobody(site: Lab) -> None:
     submit(site, "--gpus-per-node=8", f"--nodelist={node}")
     until(lambda: node in reasons(site), f"{node} is drained for the job that gets all its GPUs")
     assert reasons(site)[node].startswith("fmslurm: gpu.ecc-uncorrected gpu:7: ")
+
+
+def test_a_job_without_gpus_is_stopped_by_none_and_one_with_the_node_to_itself_by_each(site: Lab) -> None:
+    first = submit(site, "--mem=10")
+    node = begun(site, first)
+    site.fault(node, "ecc", gpu=7)
+    other = submit(site, "--mem=10", f"--nodelist={node}")
+    assert begun(site, other) == node
+    (event,) = trail(site, node, other, "gate.prolog")
+    assert event["decision"] == "pass"
+    (found,) = [one for one in event["data"]["gate"]["findings"] if one["id"] == "gpu.ecc-uncorrected"]  # type: ignore[index]
+    assert found["evidence"][-1] == "the job has no GPUs", "GresTypes stands in a file that slurm.conf includes"
+    assert reasons(site) == {}
+    for job in (first, other):
+        site.run(["scancel", job])
+    until(lambda: empty(site), "both are gone")
+    submit(site, "--exclusive", f"--nodelist={node}")  # asks for no GPU, and is given all of the node's
+    until(lambda: node in reasons(site), f"{node} is drained for the job that has the whole node")
+    assert reasons(site)[node].startswith("fmslurm: gpu.ecc-uncorrected gpu:7: ")
+    until(lambda: empty(site), "the job that was sent back is gone")
