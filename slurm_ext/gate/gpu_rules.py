@@ -13,7 +13,7 @@ from slurm_ext.gate import gpu_growth, xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
 from slurm_ext.gate.smi import is_blank, pci_address
 from slurm_ext.patterns import pattern
-from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, one_line
 
 #: NVIDIA's return criterion for pages retired by both kinds of error; the table holds 64.
 RETIRED_PAGES_LIMIT = 60
@@ -52,7 +52,7 @@ def judge(
     said = _said(smi, expected_gpus)
     if not smi.gpus:
         return said or [
-            judged(UNKNOWN, "gpu.smi-no-answer", "node", "none", smi.said[:300] or "nvidia-smi said nothing")
+            judged(UNKNOWN, "gpu.smi-no-answer", "node", "none", one_line(smi.said, 300) or "nvidia-smi said nothing")
         ]
     items = list(said)
     items += _counted(smi, expected_gpus, told=bool(said))
@@ -99,9 +99,9 @@ def _said(smi: Smi, expected: int | None) -> list[Judged]:
         if text in lowered and (id_ != "gpu.missing" or (not smi.gpus and smi.exit_code in _NONE_FOUND_EXITS)):
             # A node whose type has no GPU, or is not known, need not have a driver: that is no fault to drain for.
             word = verdict if expected or verdict == UNKNOWN else UNKNOWN
-            items.append(judged(word, id_, "node", action, *smi.said.strip().splitlines()[:2]))
+            items.append(judged(word, id_, "node", action, *map(one_line, smi.said.strip().splitlines()[:2])))
     if not items and smi.exit_code not in (0, None):
-        line = (smi.said.strip().splitlines() or ["no words"])[0]
+        line = one_line((smi.said.strip().splitlines() or ["no words"])[0])
         items.append(
             judged(UNKNOWN, "gpu.smi-failed", "node", "none", f"nvidia-smi ended with {smi.exit_code}: {line}")
         )

@@ -98,6 +98,20 @@ def test_no_table_but_words(said, code, id_, target, verdict):
     assert (found.finding.id, found.finding.target, found.verdict) == (id_, target, verdict)
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("\x1b[31mgarbage \x00\nmore of it\n" * 100, 0),
+        ("\x1b]0;t\x07" + "x" * 5000, 139),
+        ("Driver/library version mismatch\x1b[2J" + "y" * 5000, 18),
+    ],
+)
+def test_what_it_said_in_place_of_a_table_is_told_in_short_and_in_print(said, code):
+    (found,) = gpu_rules.judge(Smi(said=said, exit_code=code, complete=False), expected_gpus=8)
+    assert found.finding.evidence
+    assert all(line.isprintable() and line.isascii() and len(line) <= 300 for line in found.finding.evidence)
+
+
 def test_a_node_that_need_not_have_gpus_is_not_convicted_for_a_missing_driver():
     (found,) = gpu_rules.judge(Smi(said="couldn't communicate with the NVIDIA driver", exit_code=9), expected_gpus=None)
     assert found.verdict == UNKNOWN
