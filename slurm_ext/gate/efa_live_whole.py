@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import (
@@ -73,7 +73,35 @@ def judge(here: Here, node: Node) -> Probed:
         state_dir = at_node(here.settings.site.state_dir, here.node)
         efa_live_attached.write_record(state_dir, node.instance, len(names))
     kept = efa_live_quick.keep(efa_live_window.values_of(efa.devices), now_s) if here.phase == PROLOG and names else {}
+    if here.phase == HEALTH:
+        kept = {"read": readings(efa, read.in_use, number.number, efa_live_files.node_modes(here.root))}
     return Probed(tuple(_one_event(items)), kept)
+
+
+def readings(
+    efa: efa_facts.Efa, in_use: Collection[str], wanted: int | None, modes: Mapping[str, int | None] | None
+) -> dict[str, list[str]]:
+    """Return, by what is read, the targets of which it was read and is good: the proof that a fault has gone (proof.py). Pure.
+
+    `wanted`: how many devices belong here, None where that is not known; `modes`: of the nodes in a real /dev.
+    """
+    whole = wanted is not None and 0 < wanted <= len(efa.devices)
+    filed = bool(efa.devices) and all(one.has_file is True for one in efa.devices)
+    is_open = modes is None or (bool(modes) and all(mode is not None and mode & 0o6 == 0o6 for mode in modes.values()))
+    well = [
+        one.name
+        for one in efa.devices
+        if one.counters and not one.unread and one.port_states and all("ACTIVE" in word for word in one.port_states)
+    ]
+    names = {one.name for one in efa.devices}
+    used = [address for address in efa.on_bus or () if address in in_use or efa_facts.name_at(address) in names]
+    functions = [f"efa:{name}" for name in (*used, *well)] if efa.on_bus is not None else []
+    return {
+        "count": ["node"] if whole else [],
+        "devices": [f"efa:{name}" for name in well],
+        "functions": [*functions, *(["node"] if whole and functions else [])],
+        "files": ["node"] if filed and is_open else [],
+    }
 
 
 def _without_used(efa: efa_facts.Efa, in_use: Collection[str]) -> efa_facts.Efa:

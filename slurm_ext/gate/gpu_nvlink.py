@@ -105,6 +105,11 @@ def _states(text: str) -> tuple[dict[int, dict[int, str]], int | None, set[int]]
     return links, number, none_up
 
 
+def up(text: str) -> dict[int, int]:
+    """Return how many links of each GPU `nvidia-smi nvlink -s` names with a speed."""
+    return {gpu: sum(bool(speed) for speed in states.values()) for gpu, states in _states(text)[0].items()}
+
+
 def judge_errors(text: str) -> list[Judged]:
     """Return which GPUs counted errors on their links since the driver loaded (`nvidia-smi nvlink -e`): a warning.
 

@@ -45,6 +45,22 @@ class Network(NamedTuple):
     note: tuple[Judged, ...] = ()
 
 
+def readings(here: Here, seen: Seen) -> dict[str, list[str]]:
+    """Return, by what is read, the targets of which it was read and is good: the proof that a fault has gone (proof.py)."""
+    rows = [line.split()[:2] for line in (seen.nis or "").splitlines()[1:]]
+    networks = [row for row in rows if not row[0].partition("@")[2].startswith("lo")]
+    connected = [
+        item.where
+        for item in lustre_facts.read(tree(here, seen)).imports
+        if item.state in ("FULL", "IDLE") and not item.unread and item.active is not False
+    ]
+    return {
+        "health": ["node"] if seen.health == "healthy" else [],
+        "connections": connected,
+        "networks": ["node"] if networks and all(row[1:] == ["up"] for row in networks) else [],
+    }
+
+
 def judge(here: Here, seen: Seen) -> list[Judged]:
     """Return what this client's connections and networks say."""
     client = lustre_facts.read(tree(here, seen))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from slurm_ext.gate import read_small
-from slurm_ext.gate.probes import PROLOG, Here, Probed
+from slurm_ext.gate.probes import HEALTH, PROLOG, Here, Probed
 from slurm_ext.typed import NamedTuple
 
 #: Where releases keep a client's connections (lustre/obdclass: procfs, debugfs from 2.9 on, sysfs for single values).
@@ -58,7 +58,8 @@ def look(here: Here) -> Probed:
         return Probed()
     from slurm_ext.gate import lustre_live
 
-    return Probed(tuple(lustre_live.judge(here, seen)))
+    kept = {"read": lustre_live.readings(here, seen)} if here.phase == HEALTH else {}
+    return Probed(tuple(lustre_live.judge(here, seen)), kept)
 
 
 def mounted(mountinfo: str) -> tuple[tuple[str, str], ...]:

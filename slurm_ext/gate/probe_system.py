@@ -43,9 +43,9 @@ def look(here: Here) -> Probed:
     shape = catalogue.host(here.instance_type())
     seen = system_quick.read(here)
     if here.phase != PROLOG:
-        return Probed(tuple(_judge(here, seen, shape, SUBJECTS)))
+        return _judge(here, seen, shape, SUBJECTS)
     subjects = system_quick.odd(seen, shape)
-    items = _judge(here, seen, shape, subjects) if subjects else []
+    items = _judge(here, seen, shape, subjects).items if subjects else ()
     kept = {"boot_s": seen.boot_s, "memory_errors": {name: list(each) for name, each in seen.memory_errors.items()}}
     return Probed((*items, *_lustre(here)), kept)
 
@@ -62,10 +62,8 @@ def _lustre(here: Here) -> tuple[Judged, ...]:
         return probes.answer("lustre", None).items
 
 
-def _judge(
-    here: Here, seen: system_quick.Seen, shape: catalogue.HostShape | None, subjects: tuple[str, ...]
-) -> list[Judged]:
-    """Judge the named subjects by the long rules, which are loaded here."""
+def _judge(here: Here, seen: system_quick.Seen, shape: catalogue.HostShape | None, subjects: tuple[str, ...]) -> Probed:
+    """Judge the named subjects by the long rules, which are loaded here; between jobs say what was read well, too."""
     from slurm_ext.gate import system_host, system_jobs, system_storage
 
     found = system_jobs.Scan() if here.phase == PROLOG else system_jobs.scan(here)
@@ -81,12 +79,15 @@ def _judge(
 
         items += unread_rules.judge(seen.unread)
     if here.phase == HEALTH:
-        from slurm_ext.gate import system_services
+        from slurm_ext.gate import system_readings, system_services
 
-        told = system_services.look(here, found.names)
+        asked = system_services.ask(here)
+        told = system_services.look(here, found.names, asked)
         # A program that runs without systemd is known by its name: in a list that is not whole it may be left out.
         items += told if found.whole else [system_storage.noted(item) for item in told]
-    return narrowed(items, here.phase, scratch=bool(here.settings.gate.nvme_dirs))
+        read = system_readings.of(here, seen, shape, found, asked.text or "")
+    items = narrowed(items, here.phase, scratch=bool(here.settings.gate.nvme_dirs))
+    return Probed(tuple(items), {"read": read} if here.phase == HEALTH else {})
 
 
 def narrowed(items: list[Judged], phase: str, *, scratch: bool) -> list[Judged]:

@@ -17,6 +17,7 @@ from slurm_ext.errors import CommandNotFoundError
 from slurm_ext.gate import read_small, service_rules
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import Here
+from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
 #: Unit -> names of its program as /proc/PID/stat has them (15 characters). slurmd is not among them: it has just started us.
@@ -44,24 +45,40 @@ SETTLED_S = 600.0
 BOOTED = "/run/systemd/system"
 
 
-def look(here: Here, programs: frozenset[str]) -> list[Judged]:
-    """Ask systemd and judge its answer; `programs` are the names of all that runs."""
+class Asked(NamedTuple):
+    """What systemd said (None: there is none to be asked), and what is told where it did not answer."""
+
+    text: str | None = None
+    items: tuple[Judged, ...] = ()
+
+
+def ask(here: Here) -> Asked:
+    """Ask systemd of all units at once."""
     if here.root != "/":
-        said = read_small.text(here.path(LAB_ANSWER), 1 << 16)
-        return [] if said is None else judge(said, here.instance_type(), programs, munge_answers=False)
+        return Asked(read_small.text(here.path(LAB_ANSWER), 1 << 16))
     if not os.path.isdir(BOOTED):
-        return []  # another init: nothing here is a unit
+        return Asked()  # another init: nothing here is a unit
     try:
         ran = command.run(
             ["systemctl", "show", "-p", _PROPERTIES, *UNITS], timeout_s=TIMEOUT_S, max_output_bytes=1 << 16
         )
     except CommandNotFoundError:
-        return []
+        return Asked()
     if not ran.ok:
-        return [judged(UNKNOWN, "service.no-answer", "node", "none", ran.words())]
+        return Asked(items=(judged(UNKNOWN, "service.no-answer", "node", "none", ran.words()),))
+    return Asked(ran.stdout)
+
+
+def look(here: Here, programs: frozenset[str], asked: Asked | None = None) -> list[Judged]:
+    """Judge systemd's answer (`asked`, else it is asked here); `programs` are the names of all that runs."""
+    asked = ask(here) if asked is None else asked
+    if asked.text is None:
+        return list(asked.items)
+    if here.root != "/":
+        return judge(asked.text, here.instance_type(), programs, munge_answers=False)
     answers = _answers(here.settings.site.munge_socket or MUNGE_SOCKET)
     booting = time.clock_gettime(time.CLOCK_BOOTTIME) < SETTLED_S
-    return judge(ran.stdout, here.instance_type(), programs, munge_answers=answers, booting=booting)
+    return judge(asked.text, here.instance_type(), programs, munge_answers=answers, booting=booting)
 
 
 def _answers(path: str) -> bool:

@@ -37,8 +37,8 @@ RETURNS_A_DAY = 3
 class Seen(NamedTuple):
     """What the node shows now. `verdict` is that of the whole local look; `still`: this finding is in it and not passed.
 
-    `check` is what became of the very check, one of the verdicts or another word: it was not made. `log_lost`: it reads a
-    kernel log whose older lines of this boot are gone. `recovery`: what the driver asks for, for any GPU; empty: nothing.
+    `check` is what became of the very check, one of the verdicts or another word: it was not made. `missing`: which reading
+    of the proof is missing, in words (proof.py). `recovery`: what the driver asks for, for any GPU; empty: nothing.
     `slow`: what is missing of a slow check's proof, in words; empty: nothing. `returns`: how often within a day this finding
     drained this node and it came back.
     """
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
     instance_id: str
     still: bool
     check: str
-    log_lost: bool = False
+    missing: str = ""
     recovery: str = ""
     slow: str = ""
     returns: int = 0
@@ -142,8 +142,8 @@ def _unproven(record: DrainRecord, seen: Seen) -> str:
         return "it is not known on which boot it was drained, or which this is"
     if seen.check not in (PASS, WARN):
         return f"the check itself was not made ({seen.check or 'nothing looks at it between jobs'})"
-    if seen.log_lost and not other_boot:
-        return "the kernel log of this boot has lost its older lines"
+    if seen.missing:
+        return f"no proof that {record.finding} on {record.target} has gone: {seen.missing}"
     if seen.recovery:
         return f"the driver asks for {seen.recovery}"
     if seen.slow:

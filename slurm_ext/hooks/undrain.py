@@ -9,13 +9,14 @@ import json
 import os
 
 from slurm_ext import events
+from slurm_ext.aws import catalogue
 from slurm_ext.config import modes
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import FmslurmError, UntrustedFileError
 from slurm_ext.files import read_trusted, write_passing
-from slurm_ext.gate import ladder, undrain
+from slurm_ext.gate import ladder, proof, undrain
 from slurm_ext.gate.local import Look
-from slurm_ext.gate.model import conclude
+from slurm_ext.gate.model import Judged, conclude
 from slurm_ext.gate.slow_result import Last
 from slurm_ext.gate.undrain import FORGET, LEAVE, RESUME, Seen
 from slurm_ext.hooks import slow_due, trail, way_back
@@ -36,6 +37,9 @@ DAY_S = 86_400.0
 
 #: Ids whose proof is a slow check where r2 is configured: what the GPUs and their links are.
 _LOADED = ("gpu.", "nvswitch.", "dcgm.")
+
+#: Findings of DCGM that say that a test was not made: its silence is no proof then.
+_UNTESTED = ("dcgm.skipped", "dcgm.not-tested", "dcgm.no-answer")
 
 #: What a node needs whose finding only a job's own time can show.
 BY_A_PERSON = (
@@ -136,34 +140,46 @@ def _seen(case: Case, due: slow_due.Now) -> Seen:
     # That DCGM could not be asked speaks against a node only where DCGM is to prove something.
     local = [item for item in items if not (item.finding.id.startswith("dcgm.") and item.verdict == UNKNOWN)]
     gpus = facts.smi.gpus if facts.smi is not None else ()
-    check, reads_log = _check(case, due)
     return Seen(
         verdict=conclude(local).verdict,
         boot_id=facts.boot_id,
         instance_id=way_back.instance_id(case.root),
         still=any((one.finding.id, one.finding.target) == mine and one.verdict != PASS for one in items),
-        check=check,
-        log_lost=reads_log and facts.kernel_lost,
+        check=_check(case, due),
+        missing=_missing(case),
         recovery=", ".join(sorted({gpu.recovery for gpu in gpus if gpu.recovery and gpu.recovery.lower() != "none"})),
         slow=_slow(case, due),
         returns=_returns(case),
     )
 
 
-def _check(case: Case, due: slow_due.Now) -> tuple[str, bool]:
-    """Return what became of the check that this drain is for (see gate/results.py), and whether it reads the kernel log."""
+def _check(case: Case, due: slow_due.Now) -> str:
+    """Return what became of the check that this drain is for (see gate/results.py)."""
     finding = case.record.finding
     if finding.startswith("dcgm."):
-        return (PASS if slow_due.is_proof(case.last, due) else UNKNOWN), False
-    from slurm_ext.gate import checks, results
+        return PASS if slow_due.is_proof(case.last, due) else UNKNOWN
+    from slurm_ext.gate import results
 
     rows = [row for row in results.of_look(case.look, case.settings, "health") if finding.startswith(row.check)]
     if not rows:
-        return "", False
+        return ""
     row = max(rows, key=lambda one: len(one.check))
-    reads_log = any(checks.reads_log(one) for one in checks.every() if one.id == row.check)
     # What the row says of another target is in the verdict already; `still` is about this one.
-    return (PASS if row.result in ("pass", "warn", "fail") else row.result), reads_log
+    return PASS if row.result in ("pass", "warn", "fail") else row.result
+
+
+def _missing(case: Case) -> str:
+    """Return which reading is missing of the proof that this finding has gone, in words; empty: none is."""
+    finding, target = case.record.finding, case.record.target
+    if not finding.startswith("dcgm."):
+        row = catalogue.find(case.look.facts.instance_type)
+        return proof.missing(proof.Case(finding, target, case.look.facts, row))
+    untested = next((one.finding.id for one in _items(case.last) if one.finding.id in _UNTESTED), "")
+    return f"DCGM did not make every test ({untested})" if untested else ""
+
+
+def _items(last: Last | None) -> tuple[Judged, ...]:
+    return last.items if last is not None else ()
 
 
 def _slow(case: Case, due: slow_due.Now) -> str:

@@ -127,8 +127,8 @@ CASES: list[tuple[str, dict[str, object], str]] = [
     ("the check could not be made", {"seen": WELL._replace(check=UNKNOWN)}, LEAVE),
     ("the check is off by now", {"seen": WELL._replace(check="off")}, LEAVE),
     ("nothing looks at it between jobs", {"seen": WELL._replace(check="")}, LEAVE),
-    ("the log has lost its lines", {"seen": WELL._replace(log_lost=True)}, LEAVE),
-    ("the log has lost its lines of another boot", {"seen": WELL._replace(log_lost=True, boot_id="b2")}, RESUME),
+    ("a reading is missing", {"seen": WELL._replace(missing="its value could not be read")}, LEAVE),
+    ("a reading is missing on another boot", {"seen": WELL._replace(missing="not listed", boot_id="b2")}, LEAVE),
     ("the driver asks for a reset", {"seen": WELL._replace(recovery="Reset")}, LEAVE),
     ("a slow check is to prove it", {"seen": WELL._replace(slow="DCGM has not run since")}, LEAVE),
     ("it comes and goes", {"seen": WELL._replace(returns=3)}, LEAVE),
@@ -199,7 +199,7 @@ _SEEN = st.builds(
     still=st.booleans(),
     check=st.sampled_from([PASS, WARN, FAIL, UNKNOWN, "off", "-", ""]),
     recovery=st.sampled_from(["", "Reset"]),
-    log_lost=st.booleans(),
+    missing=st.sampled_from(["", "gpu:3 is not listed"]),
 )
 
 
@@ -220,6 +220,7 @@ def test_a_foreign_reason_is_never_cleared_and_the_unknown_resumes_nobody(
         assert undrain.is_another_instance(record, seen.instance_id) or (
             seen.check in (PASS, WARN)
             and bool(seen.boot_id)
+            and not seen.missing
             and record.step != "replace"
             and (record.step != "reboot" or seen.boot_id != record.boot_id)
         )

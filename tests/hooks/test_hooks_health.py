@@ -54,7 +54,9 @@ class Here(Site):
         self.slurm_says("IDLE")
         self.push(
             self.settings._replace(
-                site=self.settings.site._replace(slurm_bin=str(self.bin)),
+                # Proof of a GPU's health needs to know how many there are: this type has one.
+                site=self.settings.site._replace(slurm_bin=str(self.bin), instance_type="p5.4xlarge"),
+                burnin=self.settings.burnin._replace(transport="socket"),  # no EFA is missing here
                 mode=self.settings.mode._replace(gate="enforce"),
             )
         )
@@ -265,6 +267,21 @@ def test_slurms_own_drain_after_our_exit_is_ours_to_undo(here: Here) -> None:
 
 STAYS: list[tuple[str, Callable[[Here], object], str]] = [
     ("still ill", lambda here: here.smi(SMI.replace("Enabled, 0, None", "Enabled, 2, None")), "the gate fails here"),
+    (
+        "the value came back as N/A",
+        lambda here: here.smi(SMI.replace("Enabled, 0, None", "Enabled, [N/A], None")),
+        "the count of uncorrected ECC errors of gpu:0 could not be read",
+    ),
+    (
+        "the value came back as an error",
+        lambda here: here.smi(SMI.replace("Enabled, 0, None", "Enabled, [Unknown Error], None")),
+        "the count of uncorrected ECC errors of gpu:0 could not be read",
+    ),
+    (
+        "the type is in no table",
+        lambda here: here.push(here.settings._replace(site=here.settings.site._replace(instance_type="p9.96xlarge"))),
+        "how many GPUs belong here is not known",
+    ),
     ("the driver does not answer", lambda here: here.smi("#!/bin/sh\nexit 9\n"), "the gate does not know"),
     ("a person's reason", lambda here: here.slurm_says("IDLE+DRAIN", "bad cable"), "the reason is not the one we set"),
     ("a reboot is on its way", lambda here: here.slurm_says("IDLE+DRAIN+REBOOT_ISSUED", REASON), "it is REBOOT_ISSUED"),
