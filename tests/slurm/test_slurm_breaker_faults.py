@@ -10,6 +10,7 @@ import pytest
 from folder_slurm import NOW, FolderSlurm
 
 from slurm_ext import events, shared
+from slurm_ext.config import snapshot
 from slurm_ext.config.model import Settings
 from slurm_ext.hooks import act as hook_act
 from slurm_ext.hooks.environment import HookJob
@@ -162,6 +163,7 @@ def test_the_page_names_who_is_in_use_though_convicted(site: Site) -> None:
 
 def test_without_a_ledger_there_is_a_page_too(site: Site) -> None:
     os.rmdir(f"{site.settings.site.share}/ledger")
+    snapshot.push(site.settings, site.settings.site.share)  # it is the share all the same
     assert [site.drain(node).result for node in NODES[:3]] == ["no-ledger"] * 3
     (page,) = [event for event in events.read(site.local) if event.event == "breaker.open"]
     assert page.rule == "breaker.no-ledger"
