@@ -105,12 +105,12 @@ def put_nodes_back(lab: Lab) -> None:
     A hook that convicted its node ends with 1 a moment after it drained it: who resumes the node before that gets it drained
     by Slurm's own word for it.
     """
-    lab.run(["scancel", "--user=root"])
     for node in lab.nodes:
         lab.heal(node)
     deadline = time.monotonic() + 90.0
     while lab.run(["squeue", "-h"]).stdout.strip() or hooks_running(lab):
         assert time.monotonic() < deadline, "the queue is not empty, or a hook still runs"
-        time.sleep(0.1)
+        lab.run(["scancel", "--user=root"])  # again: a prolog that failed brings its job back
+        time.sleep(0.2)
     for node in lab.nodes:
         lab.run(["scontrol", "update", f"nodename={node}", "state=resume"])
