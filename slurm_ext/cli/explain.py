@@ -49,6 +49,8 @@ def say(found: dict[str, Any], *, as_json: bool) -> None:
         say_text("  what to do:")
         for number, step in enumerate(found["steps"], 1):
             say_text(f"    {number}. {step}")
+    for line in found.get("findings", ()):
+        say_text(f"  {line}")
     for name, label in (("pages", "see:"), ("looked_at", "looked at:")):
         for line in found.get(name, ()):
             say_text(f"  {label:10} {line}")
@@ -67,7 +69,7 @@ def finding(id_: str) -> dict[str, Any] | None:
 
     meaning = meanings.find(id_)
     if meaning is None:
-        return None
+        return _beginning(id_)
     rows = [row for row in checks.every() if id_.startswith(row.id) or row.id.startswith(id_)]
     return {
         "id": id_,
@@ -78,6 +80,24 @@ def finding(id_: str) -> dict[str, Any] | None:
         "steps": list(meanings.steps(meaning)),
         "pages": list(meaning.pages),
         "looked_at": [f"{', '.join(row.phases)}: {row.what} ({row.means})" for row in rows],
+    }
+
+
+def _beginning(id_: str) -> dict[str, Any] | None:
+    """Return the findings that begin so (`gpu.driver-`, as `gate list` names several at once), None where none does."""
+    from slurm_ext.gate import checks, meanings
+
+    rows = [row for row in meanings.every() if id_.endswith(("-", ".")) and row.id.startswith(id_)]
+    if not rows:
+        return None
+    return {
+        "id": id_,
+        "kind": "the beginning of findings",
+        "means": f"{len(rows)} findings begin so; `fmslurm explain` says more of each.",
+        "findings": [f"{row.id}: {row.means}" for row in rows],
+        "looked_at": [
+            f"{', '.join(row.phases)}: {row.what} ({row.means})" for row in checks.every() if row.id.startswith(id_)
+        ],
     }
 
 

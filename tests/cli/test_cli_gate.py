@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_ext.aws import catalogue
+from slurm_ext.cli import explain
 from slurm_ext.cli.main import main
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, local, results
@@ -138,6 +139,10 @@ def test_list_names_every_check_once_with_its_state(site: Path, capsys: pytest.C
         (["explain", "kernel.hardware"], ["rule of fmslurm why", "hardware fault"]),
         (["explain", "slurm.node-fail"], ["(finding)", "(rule of fmslurm why)"]),
         (["explain", "nvswitch.sxid-12028"], ["SXid 12028"]),
+        (
+            ["gate", "explain", "gpu.driver-"],
+            ["the beginning of findings", "gpu.driver-mismatch: ", "looked at: prolog"],
+        ),
     ],
 )
 def test_explain(words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +153,10 @@ def test_explain(words: list[str], expected: list[str], capsys: pytest.CaptureFi
     assert main([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["schema"], data["id"]) == (1, words[-1])
+
+
+def test_whatever_gate_list_names_can_be_explained() -> None:
+    assert [row.id for row in checks.every() if explain.finding(row.id) is None] == []
 
 
 @pytest.mark.parametrize(
