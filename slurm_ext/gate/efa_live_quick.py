@@ -58,7 +58,10 @@ def quick(root: str, at_least: int) -> Quick | None:
             values[name] = found
             addresses.discard(_address_of(opened[0], name, addresses))
             if len(values) == 1:
-                peer = _peer(root, *opened)
+                said = _peer(root, *opened)
+                if isinstance(said, Unread):
+                    return None
+                peer = said
         finally:
             os.close(opened[0])
     # Each device sits on a function that the driver has bound, and no bound function is without a device.
@@ -88,15 +91,18 @@ def _quick_counters(device: int) -> tuple[int | None, ...] | None:
     return tuple(found)
 
 
-def _peer(root: str, descriptor: int, path: str) -> str | None:
+def _peer(root: str, descriptor: int, path: str) -> str | Unread | None:
+    """Return who gives the driver GPU memory, None where there is no such file; Unread where it cannot be read."""
     opened = open_entry(root, path, "device")
     if isinstance(opened, Unread):
-        return None
+        return None if opened.error == "ENOENT" else opened
     try:
         text = text_of(opened[0], "p2p", 64)
     finally:
         os.close(opened[0])
-    return None if isinstance(text, Unread) else text.strip()
+    if isinstance(text, Unread):
+        return None if text.error == "ENOENT" else text
+    return text.strip()
 
 
 def _open_to_all(root: str, uverbs: list[str]) -> bool:

@@ -108,19 +108,21 @@ def _read_device(root: str, descriptor: int, path: str, base: str, found: dict[s
     if not isinstance(of_pci, Unread):
         try:
             for name in _DEVICE_FACTS:
-                text = text_of(of_pci[0], name)
-                if not isinstance(text, Unread):
-                    found[f"{base}/device/{name}"] = text
+                _put(found, f"{base}/device/{name}", text_of(of_pci[0], name))
         finally:
             os.close(of_pci[0])
     _read_folder(descriptor, "hw_counters", base, found)
     ports = names_in(os.path.join(path, "ports"), PORTS_MAX)
     for port in () if isinstance(ports, Unread) else ports:
-        state = text_of(descriptor, f"ports/{port}/state")
-        if not isinstance(state, Unread):
-            found[f"{base}/ports/{port}/state"] = state
+        _put(found, f"{base}/ports/{port}/state", text_of(descriptor, f"ports/{port}/state"))
         _read_folder(descriptor, f"ports/{port}/hw_counters", base, found)
     return "" if isinstance(of_pci, Unread) else os.path.basename(of_pci[1])
+
+
+def _put(found: dict[str, str | Unread], name: str, text: str | Unread) -> None:
+    """Put a file into the tree; what is not there stays out, what cannot be read is there as such."""
+    if not (isinstance(text, Unread) and text.error == "ENOENT"):
+        found[name] = text
 
 
 def _read_folder(device: int, folder: str, base: str, found: dict[str, str | Unread]) -> None:
@@ -132,9 +134,7 @@ def _read_folder(device: int, folder: str, base: str, found: dict[str, str | Unr
         return
     try:
         for name in sorted(os.listdir(opened))[:COUNTERS_MAX]:
-            text = text_of(opened, name)
-            if not (isinstance(text, Unread) and text.error == "ENOENT"):
-                found[f"{base}/{folder}/{name}"] = text
+            _put(found, f"{base}/{folder}/{name}", text_of(opened, name))
     except OSError as exc:
         found[f"{base}/{folder}"] = Unread(errno_of(exc))
     finally:

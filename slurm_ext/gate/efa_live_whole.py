@@ -25,6 +25,7 @@ from slurm_ext.gate import (
 from slurm_ext.gate.efa_live_attached import Number, Seen
 from slurm_ext.gate.efa_live_read import Function
 from slurm_ext.gate.efa_rules import LATE_S, Wanted
+from slurm_ext.gate.file_tree import Unread
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import EPILOG, HEALTH, PROLOG, Here, Probed
 from slurm_ext.typed import NamedTuple
@@ -60,7 +61,7 @@ def judge(here: Here, node: Node) -> Probed:
     items = [*number.items, *_devices(_without_used(efa, read.in_use), wanted, number)]
     if efa_live_node.dma_buf_possible(here.root):
         items = [item for item in items if item.finding.id != "efa.no-peer-memory"]
-    items += efa_live_window.judge_once(efa.devices)
+    items += _unread(read.tree) + efa_live_window.judge_once(efa.devices)
     items += efa_live_settings.judge_nodes(efa_live_files.node_modes(here.root) or {})
     if here.phase == EPILOG and here.baseline:
         start_s = here.window[0] if here.window is not None else None
@@ -76,6 +77,19 @@ def judge(here: Here, node: Node) -> Probed:
     if here.phase == HEALTH:
         kept = {"read": readings(efa, read.in_use, number.number, efa_live_files.node_modes(here.root))}
     return Probed(tuple(_one_event(items)), kept)
+
+
+#: Files of a device that are no counters (those are told apart): what cannot be read of them hides what it would say.
+_FACTS = ("/state", "/device/p2p", "/device/vendor", "/device/device")
+
+
+def _unread(tree: Mapping[str, str | Unread]) -> list[Judged]:
+    """Return that files of devices are there and cannot be read: in one finding, the first four by name."""
+    told = [
+        f"/{name}: {text.error}" for name, text in tree.items() if isinstance(text, Unread) and name.endswith(_FACTS)
+    ]
+    more = [f"and {len(told) - 4} more files"] if len(told) > 4 else []
+    return [judged(UNKNOWN, "efa.unreadable", "node", "none", *told[:4], *more)] if told else []
 
 
 def readings(

@@ -31,7 +31,7 @@ CHECKS: tuple[Check, ...] = (
     Check("efa.late", "devices are missing in the first minute after boot", "unknown", cost=_FILES),
     Check("efa.fewer-than-possible", "a part of the possible devices is attached", "warn", cost=_FILES),
     Check("efa.none-attached", "none is attached where one is possible", "warn", cost=_FILES),
-    Check("efa.unreadable", "the list of RDMA devices cannot be read", "unknown", cost=_FILES),
+    Check("efa.unreadable", "the list of RDMA devices, or a file of one, cannot be read", "unknown", cost=_FILES),
     Check("efa.no-device-file", "a device without its node under /dev/infiniband", "fail, drain", cost=_FILES),
     Check(
         "efa.device-file-",

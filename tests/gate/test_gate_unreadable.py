@@ -7,9 +7,10 @@ import os
 import shutil
 
 import pytest
+from efa_live_tree import Node
 from hypothesis import given
 from hypothesis import strategies as st
-from live_node import NO_JOB, found, healthy, here, look
+from live_node import NO_JOB, P5, found, healthy, here, look
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, local, probes, read_small, results, system_host, unread_rules
@@ -149,3 +150,18 @@ def test_many_files_are_counted():
 def test_whatever_could_not_be_read_is_never_a_failure(unread):
     for item in unread_rules.judge(unread):
         assert (item.verdict, item.finding.action) == (UNKNOWN, "none")
+
+
+@pytest.mark.parametrize("phase", probes.PHASES)
+@pytest.mark.parametrize("part", ["device/p2p", "ports/1/state"])
+def test_a_file_of_an_efa_device_that_cannot_be_read_is_unknown(tmp_path, phase, part):
+    node = Node(tmp_path, P5)
+    path = node.root / "sys/class/infiniband" / min(node.names) / part
+    path = path if path.exists() else path.resolve()
+    path.unlink()
+    path.mkdir()
+    found = [item for item in node.look(phase).items if item.finding.id == "efa.unreadable"]
+    assert len(found) == (part == "device/p2p" or phase != "prolog")  # a prolog asks for no port
+    for item in found:
+        assert (item.verdict, item.finding.target) == (UNKNOWN, "node")
+        assert item.finding.evidence[0].endswith(f"{part}: EISDIR")
