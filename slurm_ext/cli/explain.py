@@ -87,7 +87,8 @@ def _beginning(id_: str) -> dict[str, Any] | None:
     """Return the findings that begin so (`gpu.driver-`, as `gate list` names several at once), None where none does."""
     from slurm_ext.gate import checks, meanings
 
-    rows = [row for row in meanings.every() if id_.endswith(("-", ".")) and row.id.startswith(id_)]
+    named = id_.endswith(("-", ".")) or any(row.id == id_ for row in checks.every())
+    rows = [row for row in meanings.every() if named and row.id.startswith(id_)]
     if not rows:
         return None
     return {
