@@ -26,7 +26,7 @@ CHECKS: tuple[Check, ...] = (
     Check("lustre.mgs-lost", "the management server does not answer", "warn", cost=_FILE),
     Check("lustre.lbug", "Lustre found a contradiction in itself", "fail, reboot", cost="health_check"),
     Check("lustre.not-healthy", "health_check says so", "health check: fail, drain; else warn", cost="health_check"),
-    Check("lustre.unreadable", "connections that cannot be read", "unknown", cost=_FILE),
+    Check("lustre.unreadable", "connections, or another file of Lustre, that cannot be read", "unknown", cost=_FILE),
     Check("lustre.no-imports", "Lustre is mounted, and no connection is listed", "unknown", _LATER, _FILE),
     Check("lustre.not-on-efa", "Lustre is meant to go over EFA, and goes over another network", "warn", cost=_NIS),
     Check("lnet.no-network", "LNet has no network but the loopback", "health check: fail, drain; else warn", cost=_NIS),

@@ -72,6 +72,9 @@ def judge(here: Here, seen: Seen) -> list[Judged]:
     if here.phase == EPILOG and here.job_id:
         items = [_named(item, here.job_id) for item in items]
     network = _network(here, seen)
+    if seen.files:
+        lines = [f"/{name}: {why}" for name, why in list(seen.files.items())[:4]]
+        items.append(judged(UNKNOWN, "lustre.unreadable", "node", "none", *lines))
     return [
         *items,
         *network.note,

@@ -8,6 +8,7 @@ and the health check load the long rules.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from slurm_ext.gate import read_small
 from slurm_ext.gate.probes import HEALTH, PROLOG, Here, Probed
@@ -38,6 +39,7 @@ class Seen(NamedTuple):
     health: str = ""
     nis: str | None = None
     has_efa: bool = False
+    files: dict[str, str] = {}  # noqa: RUF012 (other files that are there and could not be read, with why)
 
 
 def __getattr__(name: str) -> object:
@@ -77,9 +79,10 @@ def read(here: Here, mounts: tuple[tuple[str, str], ...]) -> Seen:
     """Read one small file for each connection, in the first place that has any."""
     states: dict[str, str] = {}
     unread: dict[str, str] = {}
+    files = read_small.Files(here.root)
     for place in PLACES:
         for kind in KINDS:
-            for name in (read_small.names(here.path(f"{place}/{kind}")) or ())[:MOST]:
+            for name in (files.names(f"{place}/{kind}") or ())[:MOST]:
                 folder = f"{place}/{kind}/{name}"
                 said = read_small.read(here.path(f"{folder}/state"), _FILE_BYTES)
                 if isinstance(said, str):
@@ -88,16 +91,21 @@ def read(here: Here, mounts: tuple[tuple[str, str], ...]) -> Seen:
                     unread[folder] = error_name(said)
         if states or unread:
             break
-    health = (read_small.text(here.path(f"{place}/health_check"), 1024) for place in reversed(PLACES))
-    lists = (read_small.text(here.path(path), 1 << 16) for path in NIS)
-    return Seen(
-        mounts,
-        states,
-        unread,
-        next((text.strip() for text in health if text is not None), ""),
-        next((text for text in lists if text is not None), None),
-        os.path.isdir(here.path(EFA_MODULE)),
-    )
+    health = _first(files, [f"{place}/health_check" for place in reversed(PLACES)], 1024)
+    nis = _first(files, NIS, 1 << 16)
+    # A kernel that is locked down shuts debugfs to root as well (kernel_lockdown(7)): that is set so, and no fault.
+    shut = {name: why for name, why in files.unread.items() if not (why == "EPERM" and "/debug/" in name)}
+    return Seen(mounts, states, unread, (health or "").strip(), nis, os.path.isdir(here.path(EFA_MODULE)), shut)
+
+
+def _first(files: read_small.Files, names: Sequence[str], most: int) -> str | None:
+    """Return the text of the first file that can be read; the others, if any, are another release's and are forgotten then."""
+    for name in names:
+        if (text := files.text(name, most)) is not None:
+            for other in names:
+                files.unread.pop(other, None)
+            return text
+    return None
 
 
 def error_name(error: OSError) -> str:
@@ -110,7 +118,7 @@ def error_name(error: OSError) -> str:
 def well(seen: Seen) -> bool:
     """Return whether all is plainly well: every connection in use, and LNet up on the network that it was given. Pure."""
     connected = bool(seen.states) and not seen.unread and all(text.startswith(_GOOD) for text in seen.states.values())
-    if not connected or seen.health not in ("", "healthy"):
+    if not connected or seen.files or seen.health not in ("", "healthy"):
         return False
     if seen.nis is None:
         return True

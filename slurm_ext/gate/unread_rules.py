@@ -47,6 +47,9 @@ SOURCES: tuple[Source, ...] = (
     Source("/", "disk.space-unreadable", ("disk.full", "disk.no-inodes", "disk.nearly-full-", "disk.shm-")),
 )
 
+#: Other findings that say the same, and the checks that then know nothing.
+_OTHERS = {"lustre.unreadable": ("lustre.", "lnet."), "efa.unreadable": ("efa.",)}
+
 #: What is named in one finding; the rest is counted.
 MOST_NAMED = 4
 
@@ -75,8 +78,7 @@ def blind(items: Iterable[Judged]) -> dict[str, str]:
     """Return the checks (ids or beginnings) of which these findings say that their files could not be read, with why."""
     found: dict[str, str] = {}
     for item in items:
-        for source in SOURCES:
-            if item.finding.id == source.id:
-                why = item.finding.evidence[0] if item.finding.evidence else "its file could not be read"
-                found |= dict.fromkeys(source.checks, why)
+        checks = [one for source in SOURCES if source.id == item.finding.id for one in source.checks]
+        why = item.finding.evidence[0] if item.finding.evidence else "its file could not be read"
+        found |= dict.fromkeys((*checks, *_OTHERS.get(item.finding.id, ())), why)
     return found

@@ -165,3 +165,21 @@ def test_a_file_of_an_efa_device_that_cannot_be_read_is_unknown(tmp_path, phase,
     for item in found:
         assert (item.verdict, item.finding.target) == (UNKNOWN, "node")
         assert item.finding.evidence[0].endswith(f"{part}: EISDIR")
+
+
+@pytest.mark.parametrize("phase", probes.PHASES)
+@pytest.mark.parametrize("name", ["sys/fs/lustre/health_check", "sys/kernel/debug/lnet/nis"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT])
+def test_a_file_of_lustre_that_cannot_be_read_is_unknown(tmp_path, monkeypatch, phase, name, error):
+    real = read_small.read
+
+    def broken(path: str, most: int = 4096) -> str | OSError:
+        return OSError(error, "no") if path.endswith(name) else real(path, most)
+
+    monkeypatch.setattr(read_small, "read", broken)
+    told = here(tmp_path, healthy(), phase=phase, job_id="7", window=(1.0, 2.0))
+    items = [item for item in look(told, "lustre").items if item.finding.id == "lustre.unreadable"]
+    is_set_so = error == errno.ENOENT or (error == errno.EPERM and "/debug/" in name)
+    assert [(item.verdict, item.finding.target) for item in items] == ([] if is_set_so else [(UNKNOWN, "node")])
+    for item in items:
+        assert item.finding.evidence[0] == f"/{name}: {errno.errorcode[error]}"
