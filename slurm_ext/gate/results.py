@@ -101,6 +101,8 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, NOTHING, "gate.slow_check is off" if off else "DCGM has not run on this boot yet")
     if check.id.startswith(("efa.", "compat.")) and facts.efa_devices == 0:
         return Result(check.id, NOTHING, "there is no EFA device")
+    if check.id.startswith(("lustre.", "lnet.")) and facts.mounts is None:
+        return Result(check.id, UNKNOWN, "the table of mounts could not be read")
     if check.id.startswith(("lustre.", "lnet.")) and not any(" lustre " in line for line in facts.mounts or ()):
         return Result(check.id, NOTHING, "no Lustre is mounted")
     if check.cost == checks.SCRATCH and not settings.gate.nvme_dirs and facts.kernel is None:
