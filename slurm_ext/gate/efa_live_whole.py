@@ -54,7 +54,8 @@ def judge(here: Here, node: Node) -> Probed:
     names = [device.name for device in efa.devices]
     seen = node.seen._replace(present=len(names), on_bus=None if efa.on_bus is None else len(efa.on_bus))
     number = efa_live_attached.judge(seen)
-    if number.number is None and not names and not efa.unlisted:
+    # Where nobody says that there should be any, a machine without a list of RDMA devices is one without RDMA.
+    if number.number is None and not names and efa.unlisted in ("", "ENOENT"):
         return Probed(number.items)
     now_s = time.time()
     wanted = Wanted(number.number, node.kind, number.attached, efa_live_node.boot_age_s(), node.gpus)

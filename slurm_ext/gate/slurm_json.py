@@ -13,7 +13,6 @@ from slurm_ext.gate.slurm_views import JobView, NodeView, Trouble, View, somethi
 from slurm_ext.slurm import states
 from slurm_ext.typed import Any
 
-
 #: No time or count of Slurm is as large; JSON may hold numbers that no float can.
 _NUMBER_MAX = 1 << 63
 

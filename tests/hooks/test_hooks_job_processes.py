@@ -93,7 +93,10 @@ def test_what_is_in_the_jobs_cgroup_is_ended(machine, cgroup):
         (f"{V1}/job_77/step_0", ""),
         ("freezer/slurm/uid_1000/job_77/step_0/task_0", ""),
         ("user.slice/user-0.slice/session-1.scope", ""),
-        (f"{V2}/job_78/step_0/user/task_0", f"{V2}/job_77/step_0/user/task_0"),  # another process has the number meanwhile
+        (
+            f"{V2}/job_78/step_0/user/task_0",
+            f"{V2}/job_77/step_0/user/task_0",
+        ),  # another process has the number meanwhile
         ("user.slice/job_77/step_0/user/task_0", f"{V2}/job_77/step_0/user/task_0"),
     ],
 )

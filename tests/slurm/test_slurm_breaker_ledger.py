@@ -338,6 +338,8 @@ def test_the_list_is_bounded_and_shows_the_last_of_each_node(share: str) -> None
 
 def test_without_a_ledger_it_is_noted_all_the_same(share: str) -> None:
     os.rmdir(f"{share}/ledger")
+    os.makedirs(f"{share}/config", exist_ok=True)
+    Path(share, "config/snapshot.json").write_text("{}")  # a push was here: it is the share, and no empty mount point
     noted = suppressed.note(share, held("m0", allowed=0))
     assert noted is not None
     assert noted.opening.startswith("no-ledger-")

@@ -136,7 +136,9 @@ def test_a_partner_that_drains_in_its_stead_does_not_go_round_the_breaker(
         site=plain.site._replace(share=str(tmp_path / "share"), run_dir=str(tmp_path / "run"), log_dir=str(tmp_path)),
         drain=plain.drain._replace(max_per_hour=0, max_percent_per_hour=0.0, first_boot_budget=0),
     )
-    slurm = FolderSlurm.create(tmp_path / "slurm", ("n0", "n1"), [Job("7", partition="gpu", state="RUNNING")])
+    slurm = FolderSlurm.create(
+        tmp_path / "slurm", ("n0", "n1"), [Job("7", partition="gpu", state="RUNNING", requeue=True)]
+    )
     monkeypatch.setattr(act, "connect", lambda *_a, **_k: slurm)
     partner = JOB._replace(node="n1", nodes=("n0", "n1"))
     assert marks.claim_drain(mine.site.share, partner, "n0") == "n1"
