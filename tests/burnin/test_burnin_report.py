@@ -31,8 +31,9 @@ REPORTS = st.builds(
 @given(REPORTS)
 def test_a_shortened_report_arrives_whole(report: RankReport) -> None:
     sent = json.loads(json.dumps(shortened(report._asdict())))
-    assert rank_from(sent, report.node) == report
-    assert rank_from(json.loads(json.dumps(report._asdict())), report.node) == report
+    # By their words: one nan is not equal to another.
+    assert repr(rank_from(sent, report.node)) == repr(report)
+    assert repr(rank_from(json.loads(json.dumps(report._asdict())), report.node)) == repr(report)
 
 
 @given(REPORTS)

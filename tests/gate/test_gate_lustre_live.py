@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -24,12 +25,19 @@ HEALTH = "sys/fs/lustre/health_check"
 
 
 def ost(state: str, *history: tuple[float, str], first: str = "FULL") -> dict[str, str]:
-    """Return the files of one connection that has a state and a history of (seconds ago, state)."""
-    now = time.time()
+    """Return the files of one connection that has a state and a history of (seconds ago, state), see `at_now`."""
     files = hardware_host.connection("osc", NAME, f"{OST}_UUID", state)
-    lines = [(hardware_host.SINCE_S, first), *((int(now - ago), word) for ago, word in history)]
+    lines = [(str(hardware_host.SINCE_S), first), *((f"AGO{ago:.0f}", word) for ago, word in history)]
     text = f"current_state: {state}\nstate_history:\n" + "".join(f" - [ {at}, {word} ]\n" for at, word in lines)
     return {**files, f"{FOLDER}/state": text}
+
+
+def at_now(files: dict[str, str]) -> dict[str, str]:
+    """Return files with their times, counted back from now: tests are collected minutes before they run."""
+    now = time.time()
+    return {
+        path: re.sub(r"AGO(\d+)", lambda found: str(int(now - int(found[1]))), text) for path, text in files.items()
+    }
 
 
 def moved(place: str) -> dict[str, str | None]:
@@ -65,7 +73,7 @@ def test_a_client_without_lustre_says_nothing(tmp_path):
 @pytest.mark.parametrize("phase", probes.PHASES)
 def test_connections_are_found_wherever_a_release_keeps_them(tmp_path, place, phase):
     assert found(here(tmp_path, moved(place), phase=phase), "lustre") == []
-    files = {**moved(place), f"{place}/osc/{NAME}/state": ost("EVICTED", (300, "EVICTED"))[f"{FOLDER}/state"]}
+    files = {**moved(place), f"{place}/osc/{NAME}/state": at_now(ost("EVICTED", (300, "EVICTED")))[f"{FOLDER}/state"]}
     assert found(here(tmp_path, files, phase=phase), "lustre") == [("lustre.import-bad", FAIL, WHERE, "drain")]
 
 
@@ -111,7 +119,7 @@ BAD = [
 def test_every_finding_can_be_made(tmp_path, files, phase, wanted):
     if LNETCTL in files and wanted[0] == "lustre.not-on-efa":
         files = files | {"sys/module/kefalnd/version": "1.1.1\n"}
-    assert found(here(tmp_path, healthy() | files, phase=phase), "lustre") == [wanted]
+    assert found(here(tmp_path, healthy() | at_now(files), phase=phase), "lustre") == [wanted]
 
 
 def test_the_management_server_is_worth_a_note(tmp_path):
@@ -122,7 +130,7 @@ def test_the_management_server_is_worth_a_note(tmp_path):
 @pytest.mark.parametrize("phase", probes.PHASES)
 def test_a_file_system_that_the_site_does_not_ask_for_convicts_nobody(tmp_path, phase):
     for files in (GONE, {HEALTH: "LBUG\n"}, {NIS: "nid status alive refs\n0@lo up 0 2\n"}):
-        told = here(tmp_path, healthy() | files, phase=phase, lustre=("/other",))
+        told = here(tmp_path, healthy() | at_now(files), phase=phase, lustre=("/other",))
         assert [verdict for _, verdict, *_ in found(told, "lustre")] == [WARN]
 
 
@@ -138,7 +146,7 @@ def test_efa_in_use_is_no_finding_whatever_network_a_connection_names(tmp_path):
 
 
 def test_an_eviction_is_told_of_to_the_job_that_ran(tmp_path):
-    files = healthy() | ost("FULL", (100, "EVICTED"), (99, "CONNECTING"), (98, "FULL"))
+    files = healthy() | at_now(ost("FULL", (100, "EVICTED"), (99, "CONNECTING"), (98, "FULL")))
     now = time.time()
     told = here(tmp_path, files, phase="epilog", job_id="4711", window=(now - 200, now))
     items = look(told, "lustre").items
@@ -175,7 +183,7 @@ def test_no_list_of_connections_is_left_to_the_file_call_in_a_prolog(tmp_path):
 
 
 def test_the_prologs_look_is_taken_with_the_nodes_own(tmp_path, monkeypatch):
-    told = here(tmp_path, healthy() | GONE, phase="prolog")
+    told = here(tmp_path, healthy() | at_now(GONE), phase="prolog")
     assert "lustre" not in probes.of_phase("prolog")
     assert found(told, "system") == [("lustre.import-bad", FAIL, WHERE, "drain")]
 
