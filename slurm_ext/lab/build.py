@@ -219,7 +219,19 @@ def control_group(state: State) -> str:
 def _write_folders(state: State) -> None:
     home = Path(state.dir)
     home.chmod(0o755)
-    for name in ("etc/slurm", "etc/fmslurm", "slurm/state", "slurm/spool", "run", "log", "bin", "lib", "dev", "share"):
+    for name in (
+        "etc/slurm",
+        "etc/fmslurm",
+        "slurm/state",
+        "slurm/spool",
+        "run",
+        "log",
+        "bin",
+        "lib",
+        "dev",
+        "share",
+        "share/ledger",
+    ):
         (home / name).mkdir(parents=True, exist_ok=True)
     for name in ("etc/hooks/prolog.d", "etc/hooks/epilog.d", "opt/fmslurm", "nodes"):
         (home / name).mkdir(parents=True, exist_ok=True)
