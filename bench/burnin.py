@@ -6,10 +6,9 @@ Exit 0 whatever was measured: a machine that is busy with other things misses pr
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from promises import Promise, run
+from promises import Promise, main
 
 PARTS = ("plan", "control", "gate")
 
@@ -29,18 +28,5 @@ PROMISES = (
 )
 
 
-def main() -> int:
-    """Measure what is there and print it."""
-    parser = argparse.ArgumentParser(prog="bench/burnin", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--full", action="store_true", help="simulate and repeat more")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of plan, control, gate, with commas")
-    wanted = parser.parse_args()
-    parts = wanted.only.split(",")
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"--only {unknown[0]}: there are {', '.join(PARTS)}")
-    run("burnin", parts, PROMISES, full=wanted.full)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("burnin", __doc__, PARTS, PROMISES, more="simulate and repeat more"))

@@ -6,10 +6,9 @@ things misses promises of time, and says so.
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from promises import Promise, run
+from promises import Promise, main
 
 PARTS = ("hook", "kernel")
 
@@ -24,18 +23,5 @@ PROMISES = (
 )
 
 
-def main() -> int:
-    """Measure what is there and print it."""
-    parser = argparse.ArgumentParser(prog="bench/gate", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--full", action="store_true", help="repeat more")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of hook, kernel, with commas")
-    wanted = parser.parse_args()
-    parts = wanted.only.split(",")
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"--only {unknown[0]}: there are {', '.join(PARTS)}")
-    run("gate", parts, PROMISES, full=wanted.full)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("gate", __doc__, PARTS, PROMISES, more="repeat more"))

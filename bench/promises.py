@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -17,6 +18,19 @@ class Promise(NamedTuple):
     bound: float | None
     at_least: bool = False
     unit: str = ""
+
+
+def main(bench: str, doc: str | None, parts: Sequence[str], promises: Sequence[Promise], *, more: str) -> int:
+    """Read a bench's command line, measure what it asks for and print it; `more` says what `--full` does."""
+    parser = argparse.ArgumentParser(prog=f"bench/{bench}", description=(doc or "").partition("\n")[0])
+    parser.add_argument("--full", action="store_true", help=more)
+    parser.add_argument("--only", default=",".join(parts), help=f"some of {', '.join(parts)}, with commas")
+    wanted = parser.parse_args()
+    chosen = wanted.only.split(",")
+    if unknown := [part for part in chosen if part not in parts]:
+        parser.error(f"--only {unknown[0]}: there are {', '.join(parts)}")
+    run(bench, chosen, promises, full=wanted.full)
+    return 0
 
 
 def run(bench: str, parts: Iterable[str], promises: Sequence[Promise], *, full: bool) -> None:
