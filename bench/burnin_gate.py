@@ -15,14 +15,11 @@ import calendar
 import contextlib
 import json
 import os
-import resource
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "burni
 
 from conftest import Cluster
 from fault_kinds import FLOOR_GBS, KINDS, FaultKind, keys_on, left_behind, needs_frozen
+from hook_cost import PYTHON, cost, hook
 
 from slurm_ext import events
 from slurm_ext.burnin.gate import run_burnin
@@ -171,26 +169,11 @@ def _seconds(stamp: str) -> float:
 
 def hook_cpu(folder: Path, libraries: Path, repeats: int) -> dict[str, float]:
     """Return what one hook's CPU is, by that of a bare interpreter, both taken in turns."""
-    python, hook = "/usr/bin/python3", str(_HERE / "bin/fmslurm-hook")
-    argv = [python, "-IS", hook, "prolog", "--share", f"{folder}/cpu/share", "--local", f"{folder}/cpu/state"]
     _site(folder / "cpu", libraries)
     bare, whole = [], []
     for number in range(repeats + 1):
-        bare.append(_cpu_s([python, "-I", "-c", "pass"], {}))
-        now = int(time.time())
-        job = {
-            "SLURM_JOB_ID": str(100 + number),
-            "SLURM_JOB_UID": "0",
-            "SLURM_CLUSTER_NAME": "bench",
-            "SLURMD_NODENAME": "n0",
-            "SLURM_NODELIST": "n0",
-            "SLURM_JOB_GPUS": "0,1",
-            "SLURM_JOB_STDOUT": "/x",
-            "SLURM_JOB_START_TIME": str(now),
-            "SLURM_JOB_END_TIME": str(now + 86400),
-            "FMSLURM_LAB_HARDWARE": f"{folder}/cpu/root/etc/fmslurm-lab/hardware.json",
-        }
-        whole.append(_cpu_s(argv, job))
+        bare.append(cost([PYTHON, "-I", "-c", "pass"], {}).cpu_s)
+        whole.append(cost(*hook(folder / "cpu", "0,1", job_id=100 + number)).cpu_s)
         _check_passed(folder / "cpu")
     ratio = statistics.median(whole[1:]) / statistics.median(bare[1:])
     print(
@@ -234,14 +217,6 @@ def _check_passed(folder: Path) -> None:
     data: Any = last.data.get("burnin", {}) if last is not None else {}
     if last is None or last.decision != "pass" or data.get("verdict") != "pass" or data.get("ranks") != 2:
         raise SystemExit(f"the hook did not pass with a burn-in: {last}")
-
-
-def _cpu_s(argv: Sequence[str], env: Mapping[str, str]) -> float:
-    """Run a program; return its CPU time and that of all it waited for."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(argv, env=dict(env), check=True, stdout=subprocess.DEVNULL, timeout=60)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def overruns(folder: Path, libraries: Path, full: bool) -> dict[str, float]:

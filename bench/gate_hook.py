@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from hook_cost import PYTHON, Cost, cost, hook
 
 from slurm_ext import events
 from slurm_ext.aws import catalogue
@@ -34,9 +34,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, probes
 from slurm_ext.lab import hardware, standins
 
-_HERE = Path(__file__).resolve().parent.parent
-PYTHON = "/usr/bin/python3"
-TYPE = "p5.48xlarge"
+TYPE, GPUS = "p5.48xlarge", "0-7"
 
 #: Run by itself, so that the peak is the hook's own and not that of the bench it is a fork of.
 _PEAK = (
@@ -44,13 +42,6 @@ _PEAK = (
     "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]);"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
 )
-
-
-class Cost(NamedTuple):
-    """What one run took, in seconds."""
-
-    cpu_s: float
-    wall_s: float
 
 
 def figures(full: bool) -> dict[str, float]:
@@ -104,39 +95,12 @@ def _site(folder: Path, libraries: Path, *, burnin: str) -> None:
     snapshot.push(settings, str(folder / "share"))
 
 
-def _hook(folder: Path, kind: str = "prolog") -> tuple[Sequence[str], Mapping[str, str]]:
-    now = int(time.time())
-    job = {
-        "SLURM_JOB_ID": "100",
-        "SLURM_JOB_UID": "0",
-        "SLURM_CLUSTER_NAME": "bench",
-        "SLURMD_NODENAME": "n0",
-        "SLURM_NODELIST": "n0",
-        "SLURM_JOB_GPUS": "0-7",
-        "SLURM_JOB_STDOUT": "/x",
-        "SLURM_JOB_START_TIME": str(now),
-        "SLURM_JOB_END_TIME": str(now + 86400),
-        "FMSLURM_LAB_HARDWARE": f"{folder}/root/etc/fmslurm-lab/hardware.json",
-    }
-    hook = str(_HERE / "bin/fmslurm-hook")
-    return [PYTHON, "-IS", hook, kind, "--share", f"{folder}/share", "--local", f"{folder}/state"], job
-
-
-def _cost(argv: Sequence[str], env: Mapping[str, str]) -> Cost:
-    """Run a program; return its time, and that of all it waited for."""
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(argv, env=dict(env), check=True, stdout=subprocess.DEVNULL, timeout=60)
-    wall_s = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, wall_s)
-
-
 def _in_turns(programs: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], repeats: int) -> dict[str, Cost]:
     """Run programs one after the other, again and again; return the median of each, the first round left out."""
     found: dict[str, list[Cost]] = {name: [] for name in programs}
     for _ in range(repeats + 1):
         for name, (argv, env) in programs.items():
-            found[name].append(_cost(argv, env))
+            found[name].append(cost(argv, env))
     return {
         name: Cost(*(statistics.median(column) for column in zip(*costs[1:], strict=True)))
         for name, costs in found.items()
@@ -145,7 +109,9 @@ def _in_turns(programs: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], r
 
 def _against_python(folder: Path, repeats: int) -> dict[str, float]:
     bare: tuple[Sequence[str], Mapping[str, str]] = ([PYTHON, "-I", "-c", "pass"], {})
-    took = _in_turns({"bare": bare, "alone": _hook(folder / "alone"), "tested": _hook(folder / "tested")}, repeats)
+    took = _in_turns(
+        {"bare": bare, "alone": hook(folder / "alone", GPUS), "tested": hook(folder / "tested", GPUS)}, repeats
+    )
     _check_passed(folder / "alone", ranks=None)
     _check_passed(folder / "tested", ranks=8)
     for name, words in (("bare", "python3 -I -c pass"), ("alone", "prolog"), ("tested", "prolog with burn-in client")):
@@ -204,9 +170,9 @@ def _against_nhc(folder: Path, repeats: int) -> dict[str, float]:
         if told.returncode:
             raise SystemExit(f"against NHC: {told.stdout[-400:]}{told.stderr[-400:]}")
         costs = {key: Cost(*value) for key, value in json.loads(told.stdout.splitlines()[-1]).items()}
-        for key, cost in costs.items():
+        for key, took in costs.items():
             print(
-                f"{key + (name and ', small machine'):28} CPU {cost.cpu_s * 1e3:6.1f} ms, wall {cost.wall_s * 1e3:6.1f} ms"
+                f"{key + (name and ', small machine'):28} CPU {took.cpu_s * 1e3:6.1f} ms, wall {took.wall_s * 1e3:6.1f} ms"
             )
         found[f"hook_over_nhc{name}"] = round(costs["hook"].wall_s / costs["nhc"].wall_s, 2)
         found[f"hook_cpu_over_nhc{name}"] = round(costs["hook"].cpu_s / costs["nhc"].cpu_s, 2)
@@ -216,15 +182,15 @@ def _against_nhc(folder: Path, repeats: int) -> dict[str, float]:
 def _nhc_turns(folder: Path, repeats: int) -> dict[str, Cost]:
     """Time hook and NHC in turns, in the namespace of whoever calls."""
     source = os.environ["FMSLURM_NHC"]
-    hook = _hook(folder / "alone")
+    ours = hook(folder / "alone", GPUS)
     smi = folder / "alone/root/usr/bin/nvidia-smi"
     conf = folder / "nhc.conf"
     conf.write_text(_NHC_CHECKS.format(scratch=folder / "alone/scratch", smi=smi, fields=_FIELDS))
     words = ["MARK_OFFLINE=0", f"INCDIR={source}/scripts", "NHC_RM=none"]
     peer = ["/bin/bash", f"{source}/nhc", "-D", str(folder), "-c", str(conf), "-l", "-", *words]
-    peer_env = {**hook[1], "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    peer_env = {**ours[1], "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     _check_nhc(peer, peer_env)
-    return _in_turns({"nhc": (peer, peer_env), "hook": hook}, repeats)
+    return _in_turns({"nhc": (peer, peer_env), "hook": ours}, repeats)
 
 
 def _cpuinfo(row: catalogue.InstanceType) -> str:
@@ -278,7 +244,7 @@ def _check_nhc(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 def _peak_mb(folder: Path) -> float:
     """Return the largest resident set (MB) of a hook or of anything that it waited for."""
-    argv, env = _hook(folder)
+    argv, env = hook(folder, GPUS)
     told = subprocess.run(
         [PYTHON, "-IS", "-c", _PEAK, *argv], env=dict(env), capture_output=True, check=True, timeout=60
     )
