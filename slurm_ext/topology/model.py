@@ -8,7 +8,10 @@ from typing import NamedTuple
 class Placement(NamedTuple):
     """One node and its place. `path` holds the cloud's network node ids from the top tier to the nearest one.
 
-    An empty path means that nobody knows: the instance is not running, or its type has no topology.
+    An empty path means that nobody knows: the instance is not running, or its type has no topology. `capacity_block_id` is
+    what EC2 reserved it under, `ultraserver_id` the machine of several instances that it is a part of, `clique` the NVLink
+    domain that the node itself reports (cluster UUID and clique id, joined by a point); empty where nobody says. One
+    capacity block may hold several NVLink domains, so only the last two name one.
     """
 
     node: str
@@ -16,6 +19,9 @@ class Placement(NamedTuple):
     instance_type: str = ""
     path: tuple[str, ...] = ()
     zone: str = ""
+    capacity_block_id: str = ""
+    ultraserver_id: str = ""
+    clique: str = ""
 
 
 class Switch(NamedTuple):
