@@ -27,8 +27,8 @@ def look(here: Here) -> Probed:
     boot_id = (read_small.text(here.path("proc/sys/kernel/random/boot_id"), 64) or "").strip()
     last = slow_result.read(at_node(here.settings.site.run_dir, here.node))
     now = time.time()
-    if (late := slow_result.overdue(here.settings.gate, last, now=now, boot_id=boot_id)) is not None:
-        return Probed((late,))
+    late = slow_result.overdue(here.settings.gate, last, now=now, boot_id=boot_id)
+    notes = (late,) if late is not None else ()
     if last is None or not slow_result.counts(here.settings.gate, last, now=now, boot_id=boot_id):
-        return Probed()
-    return Probed(last.items, {"level": last.level, "ended_s": last.ended_s})
+        return Probed(notes)
+    return Probed((*last.items, *notes), {"level": last.level, "ended_s": last.ended_s})

@@ -1,5 +1,6 @@
 """What the last slow check of a node came to: a file in the run folder, written by hooks/slow_run.py and read by the gate.
 
+A try that was ended for a job says nothing of the node: what an earlier one of this boot said stays, and the try is noted in it.
 Standard library only: hooks import this.
 """
 
@@ -35,7 +36,9 @@ class Last(NamedTuple):
     boot_id: str
     items: tuple[Judged, ...] = ()
     said: str = ""  # dcgmi's own trouble, or where it ran
-    waits_since_s: float = 0.0  # when the first of those began that were ended one after another, up to this one
+    waits_since_s: float = 0.0  # when the first of the tries began that were ended one after another, up to the last
+    tried_s: float = 0.0  # when a later try ended that was ended for a job; 0: there was none since
+    tried_said: str = ""  # why it was ended
 
 
 def write(run_dir: str, last: Last) -> None:
@@ -59,6 +62,8 @@ def read(run_dir: str) -> Last | None:
             tuple(_item(item) for item in data["items"]),
             str(data.get("said", "")),
             float(data.get("waits_since_s", 0.0)),
+            float(data.get("tried_s", 0.0)),
+            str(data.get("tried_said", "")),
         )
     except (
         OSError,
@@ -88,22 +93,35 @@ def counts(gate: Gate, last: Last | None, *, now: float, boot_id: str) -> bool:
 
 
 def after(last: Last, before: Last | None) -> Last:
-    """Return a result with how long this node has waited for one that says something. Pure."""
+    """Return what is to be kept: a result; for a try that was ended, the earlier result of this boot with the try in it. Pure."""
     if last.outcome != ENDED:
         return last
-    waited = before is not None and before.outcome == ENDED and before.boot_id == last.boot_id
-    since_s = before.waits_since_s if before is not None and waited else 0.0
-    return last._replace(waits_since_s=since_s if 0 < since_s <= last.began_s else last.began_s)
+    here = before if before is not None and before.boot_id == last.boot_id else None
+    since_s = here.waits_since_s if here is not None else 0.0
+    since_s = since_s if 0 < since_s <= last.began_s else last.began_s
+    if here is None or here.outcome == ENDED:
+        return last._replace(waits_since_s=since_s)
+    return here._replace(waits_since_s=since_s, tried_s=last.ended_s, tried_said=last.said)
+
+
+def ended_try(last: Last | None) -> tuple[float, str] | None:
+    """Return when and why the last try of all was ended for a job; None where it was not. Pure."""
+    if last is None:
+        return None
+    if last.outcome == ENDED:
+        return last.ended_s, last.said
+    return (last.tried_s, last.tried_said) if last.tried_s > 0 else None
 
 
 def overdue(gate: Gate, last: Last | None, *, now: float, boot_id: str) -> Judged | None:
     """Return the note that slow checks have been due for longer than two intervals and none came to its end; else None. Pure."""
-    if last is None or gate.slow_check == "off" or last.outcome != ENDED or not boot_id or last.boot_id != boot_id:
+    ended = ended_try(last)
+    if last is None or gate.slow_check == "off" or ended is None or not boot_id or last.boot_id != boot_id:
         return None
     waits_h = (now - last.waits_since_s) / HOUR_S
     if last.waits_since_s <= 0 or waits_h <= 2 * gate.slow_every_h:
         return None
     line = (
-        f"no slow check came to its end for {waits_h:.0f} h, and one is due every {gate.slow_every_h:g} h: {last.said}"
+        f"no slow check came to its end for {waits_h:.0f} h, and one is due every {gate.slow_every_h:g} h: {ended[1]}"
     )
     return judged(PASS, "dcgm.overdue", "node", "none", line)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
-from slurm_ext.gate.slow_result import BROKE, DONE, ENDED, HOUR_S, LATE, Last
+from slurm_ext.gate.slow_result import BROKE, DONE, HOUR_S, LATE, Last, ended_try
 from slurm_ext.hooks import leftovers, slow_end
 from slurm_ext.typed import NamedTuple
 
@@ -52,10 +52,11 @@ def level(settings: Settings, last: Last | None, begun_s: float | None, now: Now
     if begun_s is None:
         return wanted
     age_s = now.now - begun_s
-    if last is None or last.ended_s < begun_s:  # it runs, or it could not write a word
+    ended = ended_try(last)
+    if last is None or max(last.ended_s, ended[0] if ended else 0.0) < begun_s:  # it runs, or it could not write a word
         return wanted if age_s >= AGAIN_BROKE_S else ""
     pause_s = settings.gate.slow_every_h * HOUR_S
-    if last.outcome == ENDED:
+    if ended is not None:
         pause_s = min(pause_s, AGAIN_ENDED_S)
     elif last.outcome in (LATE, BROKE):
         pause_s = min(pause_s, AGAIN_BROKE_S)

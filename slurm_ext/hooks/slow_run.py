@@ -106,12 +106,12 @@ def _lead(order: Order, lock: int, idle: Callable[[], str], tell: Callable[[Last
     last = _last(order, outcome, output, said, began)
     if last.outcome == DONE:
         last = last._replace(said=where)
-    last = _keep(order, last, earlier)
+    told = _keep(order, last, earlier)
     slow_place.forget(order.node, leave=True)
     if not [process for process in slow_end.alive(who) if process.pid != who.pid]:
         slow_state.remove_running(order.run_dir)
     if tell is not None and last.outcome != ENDED:  # a job waits for this process to be gone
-        tell(last)
+        tell(told)
 
 
 def _keep(order: Order, last: Last, earlier: Last | None) -> Last:

@@ -192,6 +192,23 @@ def test_a_job_ends_it_kindly_and_finds_the_gpus_free(run_dir: str) -> None:
     assert is_over(run_dir)
 
 
+def test_one_that_is_ended_for_a_job_leaves_what_an_earlier_one_found(run_dir: str) -> None:
+    assert start(run_dir, f"cat <<'X'\n{json.dumps(ANSWER)}\nX\nexit 226")
+    found = last(run_dir, outcome=DONE)
+    until(lambda: is_over(run_dir) and is_unlocked(run_dir), "it is over")
+    again = Path(run_dir) / "again"
+    told = Path(run_dir) / "told"
+    assert slow_run.start(order(run_dir, f">{again}; sleep 600 & wait"), idle=str, tell=lambda one: told.touch())
+    until(again.exists, "the second runs")
+    assert slow.end_running(run_dir, 20.0)
+    kept = last(run_dir, outcome=DONE)
+    assert (kept.items, kept.ended_s) == (found.items, found.ended_s)
+    assert kept.tried_said == "ended for a job"
+    assert kept.tried_s > found.ended_s
+    until(lambda: is_unlocked(run_dir), "its leader has gone")
+    assert not told.exists(), "nothing new was found"
+
+
 def test_what_does_not_heed_a_word_is_killed_in_time(run_dir: str) -> None:
     assert start(run_dir, f"trap '' TERM\n>{run_dir}/ready\nwhile :; do sleep 600 & wait; done")
     until((Path(run_dir) / "ready").exists, "it runs, and is deaf")

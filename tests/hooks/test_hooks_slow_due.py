@@ -91,6 +91,34 @@ def test_how_long_a_result_says_something() -> None:
     assert not counts(None)
 
 
+@pytest.mark.parametrize("outcome", [DONE, LATE, BROKE])
+def test_a_try_that_was_ended_for_a_job_leaves_what_was_found_before_it(tmp_path: Path, outcome: str) -> None:
+    whole = ended(1, outcome)
+    ended_try = ended(0.3, ENDED)._replace(said="ended for a job")
+    kept = slow_result.after(ended_try, whole)
+    assert kept._replace(waits_since_s=0.0, tried_s=0.0, tried_said="") == whole
+    assert slow_result.ended_try(kept) == (ended_try.ended_s, "ended for a job")
+    assert counts(kept)
+    assert not counts(kept, boot_id="b2")
+    again = slow_result.after(ended(0.1, ENDED)._replace(said="a job is here: 7"), kept)
+    assert slow_result.ended_try(again) == (ended(0.1).ended_s, "a job is here: 7")
+    assert again.waits_since_s == kept.waits_since_s == ended_try.began_s
+    slow_result.write(str(tmp_path), again)
+    assert slow_result.read(str(tmp_path)) == again
+    assert slow_result.ended_try(slow_result.after(ended(0.05), again)) is None
+    assert slow_result.after(ended(0.3, ENDED, boot="b2"), whole).outcome == ENDED, "of another boot it says nothing"
+
+
+def test_a_try_that_was_ended_takes_no_proof_away_and_is_made_again_soon() -> None:
+    kept = slow_result.after(ended(0.2, ENDED)._replace(said="ended for a job"), ended(1))
+    assert slow_due.is_proof(kept, OUT)
+    begun_s = NOW - 750
+    assert slow_due.level(settings("dcgm-r1"), kept, begun_s, IN_USE) == "r1"
+    assert slow_due.level(settings("dcgm-r1"), kept, NOW - 400, IN_USE) == "", "it runs"
+    fresh = slow_result.after(ended(0.1, ENDED), ended(1))
+    assert slow_due.level(settings("dcgm-r1"), fresh, NOW - 400, IN_USE) == "", "not sooner than after ten minutes"
+
+
 def test_a_result_is_read_as_it_was_written_and_what_has_another_form_is_none(tmp_path: Path) -> None:
     last = ended(1)
     slow_result.write(str(tmp_path), last)
@@ -251,7 +279,7 @@ def test_a_check_that_is_kept_away_for_long_is_told_of(tmp_path: Path) -> None:
         assert item is None or (item.verdict, item.finding.action) == (PASS, "none")
         return item.finding.evidence[0] if item is not None else ""
 
-    first = slow_result.after(ended(0, ENDED)._replace(said="a job is here: 7"), ended(24.1))
+    first = slow_result.after(ended(0, ENDED)._replace(said="a job is here: 7"), None)
     later = slow_result.after(ended(-40, ENDED)._replace(said="a job is here: 8"), first)
     assert later.waits_since_s == first.waits_since_s == first.began_s
     assert waits(47, later) == ""
@@ -263,6 +291,10 @@ def test_a_check_that_is_kept_away_for_long_is_told_of(tmp_path: Path) -> None:
     assert waits(49, later._replace(boot_id="b0")) == ""
     assert waits(49, later._replace(waits_since_s=0.0)) == "", "of an older release"
     assert slow_result.after(ended(-42, ENDED), done).waits_since_s > done.began_s
+    kept = slow_result.after(ended(-82, ENDED)._replace(said="a job is here: 9"), done)
+    assert kept.outcome == DONE
+    assert waits(120, kept) == ""
+    assert waits(131, kept) == "no slow check came to its end for 49 h, and one is due every 24 h: a job is here: 9"
     assert slow_result.after(ended(-1000, ENDED, boot="b2"), later).waits_since_s > later.waits_since_s
     assert slow_result.overdue(settings("off").gate, later, now=NOW + 99 * HOUR_S, boot_id="b1") is None
 
@@ -279,6 +311,11 @@ def test_the_health_look_has_the_note_and_no_look_of_a_job(tmp_path: Path) -> No
     probed = probe_dcgm.look(probes.Here(str(root), NODE, "health", chosen))
     assert [(item.verdict, item.finding.id) for item in probed.items] == [(PASS, "dcgm.overdue")]
     assert probes.PROBES["dcgm"] == ("health",)
+    item = judged(FAIL, "dcgm.memory", "gpu:3", "reset-gpu", "it says so")
+    done = Last("r1", DONE, time.time() - 60, time.time() - 30, "b1", (item,), tried_s=time.time(), tried_said="why")
+    slow_result.write(str(run_dir), done._replace(waits_since_s=began_s))
+    probed = probe_dcgm.look(probes.Here(str(root), NODE, "health", chosen))
+    assert [(item.verdict, item.finding.id) for item in probed.items] == [(FAIL, "dcgm.memory"), (PASS, "dcgm.overdue")]
 
 
 def test_a_prolog_that_runs_is_seen(tmp_path: Path) -> None:
