@@ -43,7 +43,10 @@ _left_pids: list[int] = []
 
 
 class Result(NamedTuple):
-    """How a program ended: `returncode` is negative for a signal, None when it was abandoned; output is decoded, lossy."""
+    """How a program ended: `returncode` is negative for a signal, None when it was abandoned; output is decoded, lossy.
+
+    `seconds` is what it took, `limit_s` what it was given.
+    """
 
     argv: tuple[str, ...]
     returncode: int | None
@@ -52,6 +55,7 @@ class Result(NamedTuple):
     seconds: float
     timed_out: bool = False
     truncated: bool = False
+    limit_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -61,7 +65,7 @@ class Result(NamedTuple):
     def words(self) -> str:
         """Return one line that says what happened, for an error message or an event."""
         if self.timed_out:
-            return f"{self.argv[0]}: no answer within {self.seconds:.1f} s"
+            return f"{self.argv[0]}: no answer within {self.limit_s or self.seconds:.1f} s"
         said = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return f"{self.argv[0]}: exit {self.returncode}" + (f": {said[-1][:300]}" if said else "")
 
@@ -167,7 +171,7 @@ def finish(
         _left_programs.append(child)
     argv = tuple(map(str, child.args))  # type: ignore[arg-type]
     out, err = (buffer.decode("utf-8", "replace") for buffer in buffers)
-    return Result(argv, child.returncode, out, err, time.monotonic() - started, timed_out, truncated)
+    return Result(argv, child.returncode, out, err, time.monotonic() - started, timed_out, truncated, timeout_s)
 
 
 def _converse(
