@@ -5,55 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from slurm_ext.aws.ec2 import describe_instance_topology
 from slurm_ext.cli.output import say_text, write_named
+from slurm_ext.cli.topology_source import source_options, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
-from slurm_ext.config.model import Settings
-from slurm_ext.errors import FindingError, UsageError
+from slurm_ext.errors import FindingError
 from slurm_ext.slurm import connect
 from slurm_ext.topology import render
-from slurm_ext.topology.build import build
 from slurm_ext.topology.compare import differences
-from slurm_ext.topology.model import Tree
-from slurm_ext.topology.sources import join, node_map, recorded
-
-
-def _source_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say where nodes and places come from."""
-    nodes = click.option("--nodes", "nodes_file", default="", help="CSV: node,instance_id (topology.nodes_file)")
-    answer = click.option(
-        "--ec2-answer",
-        default="",
-        help="recorded DescribeInstanceTopology answer instead of a call (topology.source_file)",
-    )
-    return answer(nodes(function))
-
-
-def _tree(settings: Settings, nodes_file: str, ec2_answer: str) -> tuple[Tree, str]:
-    """Return the tree, and in a few words where it comes from; say on stderr what was odd."""
-    nodes_file = nodes_file or settings.topology.nodes_file
-    if not nodes_file:
-        raise UsageError("no list of nodes", remedy="Give --nodes FILE or set topology.nodes_file")
-    nodes = node_map(nodes_file)
-    answer = ec2_answer or (settings.topology.source_file if settings.topology.source == "file" else "")
-    if answer:
-        instances, origin = recorded(answer), f"the recorded EC2 answer {answer}"
-    else:
-        wanted = [instance_id for instance_id in nodes.values() if instance_id]
-        instances = describe_instance_topology(wanted, region=settings.aws.region, endpoint=settings.aws.ec2_endpoint)
-        origin = "EC2 DescribeInstanceTopology"
-    placements, notes = join(nodes, instances)
-    for note in notes:
-        say_text(f"fmslurm: {note}", err=True)
-    try:
-        return build(placements), origin
-    except ValueError as exc:
-        raise UsageError(f"{nodes_file}: {exc}", remedy="Correct the list of nodes") from exc
 
 
 @click.group(invoke_without_command=True)
@@ -65,11 +27,11 @@ def topology(context: click.Context) -> None:
 
 
 @topology.command()
-@_source_options
+@source_options
 @click.option("-o", "--output", default="", help="write this file, atomically, instead of printing")
 def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
     """Print topology.conf for topology/tree."""
-    tree, origin = _tree(site_settings(), nodes_file, ec2_answer)
+    tree, origin = wanted_tree(site_settings(), nodes_file, ec2_answer)
     text = render.topology_conf(tree, origin=origin)
     if output:
         write_named(output, text)
@@ -79,11 +41,11 @@ def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
 
 
 @topology.command()
-@_source_options
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
 def show(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
     """Draw the tree: switches, counts, nodes."""
-    tree, _ = _tree(site_settings(), nodes_file, ec2_answer)
+    tree, _ = wanted_tree(site_settings(), nodes_file, ec2_answer)
     if as_json:
         switches = [switch._asdict() for switch in tree.switches]
         say_text(json.dumps({"schema": 1, "switches": switches, "notes": tree.notes, "paths": tree.paths()}))
@@ -92,11 +54,11 @@ def show(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
 
 
 @topology.command()
-@_source_options
+@source_options
 @click.argument("topology_conf")
 def diff(nodes_file: str, ec2_answer: str, topology_conf: str) -> None:
     """Show what `generate` would change in a topology.conf; exit code 1 where it would change something."""
-    tree, origin = _tree(site_settings(), nodes_file, ec2_answer)
+    tree, origin = wanted_tree(site_settings(), nodes_file, ec2_answer)
     try:
         old = Path(topology_conf).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -110,12 +72,12 @@ def diff(nodes_file: str, ec2_answer: str, topology_conf: str) -> None:
 
 
 @topology.command()
-@_source_options
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
 def check(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
     """Hold the running Slurm's own topology against the generated one, node by node; exit code 1 on a difference."""
     settings = site_settings()
-    tree, _ = _tree(settings, nodes_file, ec2_answer)
+    tree, _ = wanted_tree(settings, nodes_file, ec2_answer)
     wanted = tree.paths()
     found = differences(wanted, connect(settings).topology())
     if as_json:
