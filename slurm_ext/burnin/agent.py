@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from slurm_ext import __version__
-from slurm_ext.burnin import addresses, attempt, surroundings
+from slurm_ext.burnin import addresses, attempt, rules, surroundings
 from slurm_ext.burnin.following import Following
 from slurm_ext.burnin.leader import Leader
 from slurm_ext.burnin.model import BurninJob, Outcome, outcome_from_json, outcome_to_json, shortened, unknown
@@ -124,7 +124,7 @@ class Agent:
             if not self._following.cannot_lead():
                 raise FmslurmError(f"no port of ours is free on {self._address}")
             return
-        margin_s = min(2.0, 0.05 * self._times.total_s)
+        margin_s = rules.way_s(self._times.total_s)
         conditions = terms(
             job,
             self._settings,
@@ -155,8 +155,7 @@ class Agent:
     def _follow(self, leader: str, now: float) -> None:
         """Join who leads."""
         self._following.join(leader, now)
-        # The last two seconds are for the verdict's way to the others and back to the hook.
-        left_s = max(0.0, self._deadline - now - min(2.0, 0.05 * self._times.total_s))
+        left_s = max(0.0, self._deadline - now - rules.way_s(self._times.total_s))
         hello = {"t": "hello", "version": __version__, "gpus": self._job.gpus, "left_s": left_s}
         self._to_leader(hello | {"reuse": self._job.reusable, "left": self._following.left})
         self._next_sign = now + self._limits.silence_s / 3

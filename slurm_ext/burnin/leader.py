@@ -30,8 +30,9 @@ WITNESSES = 2
 #: Late nodes often come together: so long (seconds) the first one waits for more.
 GATHER_S = 0.5
 
-#: How long (seconds) nodes have to answer whether they agree to a conviction.
-VOICE_S = 3.0
+#: How long (seconds) nodes may take, at most, to answer whether they agree to a conviction: each writes its voice to disk first.
+#: Whoever is gone is not waited for, so this costs time only where somebody is there and silent.
+VOICE_S = 10.0
 
 
 class Leader:
@@ -308,9 +309,17 @@ class Leader:
         if not decision.culprits or len(self._terms.nodes) == 1:
             self._decide(decision)
             return
-        self._proposed, self._voices_until = decision, now + VOICE_S
+        self._proposed, self._voices_until = decision, self._voices_end(now)
         self._poll.put(decision.culprits)
         self._broadcast(list(self._roll.there), {"t": "propose", "culprits": list(decision.culprits)})
+
+    def _voices_end(self, now: float) -> float:
+        """Return until when nodes may answer: while hooks wait, and for half of the verdict's way at their end.
+
+        Any later the verdict would reach nobody, and what failed would look as if it had not been tried.
+        """
+        left_s = min(self._roll.there.values(), default=now) - now
+        return now + min(VOICE_S, max(left_s, 0.0) + rules.way_s(self._terms.deadline_s) / 2)
 
     def _voice(self, node: str, message: Mapping[str, Any]) -> None:
         if message.get("left") is True:

@@ -130,6 +130,11 @@ def limits(deadline_s: float, *, nodes: int = 0, group_nodes: int = 64, sustain_
     )
 
 
+def way_s(deadline_s: float) -> float:
+    """Return how long (seconds) of a deadline is kept for the verdict's way to the other nodes and back to the hook."""
+    return min(2.0, 0.05 * deadline_s)
+
+
 def reproducing_s(onset_s: float) -> float:
     """Return for how long (seconds) traffic shall last to show again what showed after `onset_s`; 0 where it showed before.
 

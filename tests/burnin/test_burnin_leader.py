@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_ext import __version__
-from slurm_ext.burnin.leader import Leader, Terms
+from slurm_ext.burnin.leader import VOICE_S, Leader, Terms
 from slurm_ext.burnin.model import HANG, OK, SLOW, Outcome, RankReport
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN
 
@@ -31,6 +31,7 @@ class Fabric:
         self.orders: deque[tuple[str, Mapping[str, Any]]] = deque()
         self.rounds: list[list[tuple[str, ...]]] = []
         self.mute: tuple[str, ...] = ()
+        self.busy: tuple[str, ...] = ()  # alive, and too busy to give their voice
         self.asked: dict[
             str, tuple[Mapping[str, Any], tuple[str, ...]]
         ] = {}  # the last order to each node, and its group
@@ -72,7 +73,7 @@ class Fabric:
                 self.verdicts[node] = order["outcome"]
                 if order["leave"]:
                     self.leader.on_message(node, {"t": "voice", "left": True}, self.now)
-            elif order["t"] == "propose" and node not in self.mute:
+            elif order["t"] == "propose" and node not in (*self.mute, *self.busy):
                 voice = {"t": "voice", "culprits": order["culprits"], "yes": True}
                 self.leader.on_message(node, voice, self.now)
         for node, order in started:
@@ -100,6 +101,51 @@ def test_the_culprit_is_found_in_three_more_rounds() -> None:
     assert (outcome.verdict.verdict, outcome.culprits) == (FAIL, ("n17",))
     assert len(fabric.rounds) <= 4
     assert fabric.verdicts["n5"]["culprits"] == ["n17"]
+
+
+def proposed(*, left_s: float = 80.0, after_s: float = 0.0) -> Fabric:
+    """Return a fabric whose hooks wait `left_s`, and where `after_s` later n2 is found bad, but two are busy with their voices."""
+    fabric = Fabric(terms(4), lambda node, order, group: SLOW if "n2" in group else OK)
+    fabric.busy = ("n1", "n3")
+    for name in fabric.terms.nodes:
+        fabric.hello(name, left_s=left_s)
+    fabric.now += after_s
+    while not any(order["t"] == "propose" for _, order in fabric.orders):
+        fabric.turn()
+        assert fabric.leader.outcome is None
+    return fabric
+
+
+def test_nodes_that_write_their_voice_down_slowly_are_waited_for() -> None:
+    fabric = proposed()
+    fabric.turn()
+    for _ in range(18):
+        fabric.now += 0.5
+        for name in fabric.terms.nodes:
+            fabric.leader.on_message(name, {"t": "alive"}, fabric.now)
+        fabric.leader.tick(fabric.now)
+        assert fabric.leader.outcome is None
+    fabric.leader.on_message("n1", {"t": "voice", "culprits": ["n2"], "yes": True}, fabric.now)
+    assert fabric.leader.outcome is not None
+    assert (fabric.leader.outcome.verdict.verdict, fabric.leader.outcome.culprits) == (FAIL, ("n2",))
+
+
+@pytest.mark.parametrize(
+    ("left_s", "after_s", "most_s"),
+    [(80.0, 0.0, VOICE_S + 0.5), (8.0, 5.0, 5.0)],
+    ids=["with time", "hooks are about to go"],
+)
+def test_voices_that_never_come_convict_nobody_and_hooks_hear_of_it_in_time(
+    left_s: float, after_s: float, most_s: float
+) -> None:
+    """An agent whose time is up, two seconds behind what it says, would have learned nothing, and its job might start."""
+    fabric = proposed(left_s=left_s, after_s=after_s)
+    began = fabric.now
+    outcome = fabric.run(hello=False)
+    assert (outcome.verdict.verdict, outcome.verdict.rule) == (FAIL, "burnin.no-majority")
+    assert (outcome.culprits, outcome.measured["suspects"]) == ((), ["n2"])
+    assert {f.action for f in outcome.verdict.findings} == {"warn"}
+    assert fabric.now - began <= most_s
 
 
 def test_a_silent_node_is_left_out_and_the_rest_runs_again() -> None:
