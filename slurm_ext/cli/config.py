@@ -10,7 +10,7 @@ import click
 from slurm_ext import events
 from slurm_ext.cli.actor import actor
 from slurm_ext.cli.output import say_json, say_table, say_text
-from slurm_ext.config import snapshot, yaml_file
+from slurm_ext.config import snapshot, targets, yaml_file
 from slurm_ext.config.locate import Located, config_path, locate, trail_path
 from slurm_ext.config.meanings import MEANINGS
 from slurm_ext.config.model import Settings
@@ -72,7 +72,7 @@ def with_checks(parsed: yaml_file.Parsed) -> yaml_file.Parsed:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(key: str | None, as_yaml: bool, changed: bool, as_json: bool) -> None:
     """Show each value and where it comes from; with KEY (a section or section.key) only that, and what it means."""
-    located = locate()
+    located = _masked(locate())
     rows = [row for row in _rows(located) if _is_asked(row["key"], key)]
     if not rows:
         raise UsageError(f"no such key: {key}.{nearest(key or '', [row['key'] for row in _rows(located)])}")
@@ -88,6 +88,13 @@ def show(key: str | None, as_yaml: bool, changed: bool, as_json: bool) -> None:
             say_text(f"{'value' if word == 'text' else word:9} {only[word]}")
     else:
         say_table(("KEY", "VALUE", "ORIGIN"), [(row["key"], row["text"], row["origin"]) for row in rows])
+
+
+def _masked(located: Located) -> Located:
+    """Return settings as they may be shown: without what is secret in a webhook's URL."""
+    notify = located.settings.notify
+    shown = notify._replace(targets=tuple(targets.masked(target) for target in notify.targets))
+    return located._replace(settings=located.settings._replace(notify=shown))
 
 
 def _is_asked(name: str, key: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Section, `section.key` or `tiers.key` -> one or two plain sentences.
+#: Section, `section.key`, `tiers.key` or `targets.key` -> one or two plain sentences.
 MEANINGS: dict[str, str] = {
     "site": "Where things are. %n in a path stands for the node's name, as in slurm.conf's SlurmdSpoolDir.",
     "site.type": "What kind of site this is; auto looks for itself and `fmslurm doctor` says what it found.",
@@ -76,7 +76,8 @@ MEANINGS: dict[str, str] = {
     "drain.max_per_hour": "Nodes per hour.",
     "drain.max_percent_per_hour": "Percent of the nodes that are powered on, per hour.",
     "drain.first_boot_budget": "So many more per hour for nodes that fail at their first job since boot: 1-2 % of new hosts are bad.",
-    "drain.when_open": "What happens to the job when the limit is reached and a bad node may not be drained.",
+    "drain.when_open": "What happens to the job when the limit is reached and a bad node may not be drained. cancel is requeue,"
+    " but for jobs that cannot go back (salloc, srun, --no-requeue once begun): they are cancelled, else they run there.",
     "drain.reboot_first": "Reboot before replacing, where the finding allows it.",
     "drain.expires_d": "A drain of ours that nobody confirmed is reported after so long.",
     "drain.undrain": "on_proof: a node that passes every check again returns by itself; never: people do it.",
@@ -117,8 +118,20 @@ MEANINGS: dict[str, str] = {
     "aws.ec2_endpoint": "URL of another EC2 endpoint, e.g. of a VPC. Empty: AWS's own.",
     "aws.s3_endpoint": "URL of another S3 endpoint. Empty: AWS's own.",
     "notify": "Whom to tell.",
-    "notify.targets": "Where notices go.",
-    "notify.users": "Tell the owner of a job, too.",
+    "notify.targets": "Where notices go. Each: one of mail, webhook, webhook_file, sns, command, and as you like severity, format,"
+    " name; or just the address, URL, ARN or path. They stay on the machine of the controller.",
+    "notify.users": "Mail the owner of a job, too, when fmslurm held it, requeued it or gave it up.",
+    "notify.subject": "Template of the subject: $cluster $severity $what $where $since $why $next $kind $time. Empty: the built-in"
+    " words.",
+    "notify.text": "Template of the text, of the same fields. Empty: the built-in words.",
+    "targets.name": "How `fmslurm notify` calls the target. Empty: the address, host, topic or program.",
+    "targets.mail": "Address. Goes by sendmail, or where there is none by Slurm's MailProg.",
+    "targets.webhook": "URL that takes a POST; https, or http to this machine alone. It is a secret where others may post with it.",
+    "targets.webhook_file": "Root-only file that holds such a URL, for a fmslurm.yaml that users may read.",
+    "targets.sns": "ARN of an SNS topic; published with the instance's role.",
+    "targets.command": "Program, root's and not writable by others, that reads the notice as JSON on its input; exit 0 means told.",
+    "targets.severity": "The least severity that it gets: page is what somebody should be woken for, notice is everything.",
+    "targets.format": "Form of a webhook's message: slack (Mattermost takes it, too), teams, json; auto goes by the host.",
     "observe": "What is kept and shown.",
     "observe.retention_d": "How long trails and evidence are kept.",
     "observe.metrics_address": "Address on which metrics are served; loopback unless you say otherwise.",

@@ -102,7 +102,7 @@ class Drain(NamedTuple):
     max_per_hour: int = 2
     max_percent_per_hour: float = 1.0
     first_boot_budget: int = 2
-    when_open: str = "requeue"  # requeue, pass, hold
+    when_open: str = "requeue"  # requeue, pass, hold, cancel
     reboot_first: bool = True
     expires_d: float = 7.0
     undrain: str = "on_proof"  # on_proof, never
@@ -164,11 +164,26 @@ class Aws(NamedTuple):
     s3_endpoint: str = ""
 
 
-class Notify(NamedTuple):
-    """Whom to tell."""
+class Target(NamedTuple):
+    """One place that notices go to. Exactly one of mail, webhook, webhook_file, sns and command is set."""
 
-    targets: tuple[str, ...] = ()
+    name: str = ""  # how `fmslurm notify` calls it; empty: made of the address (targets.name_of)
+    mail: str = ""
+    webhook: str = ""  # a secret: whoever has it may post
+    webhook_file: str = ""  # root-only file that holds the URL
+    sns: str = ""  # ARN of a topic
+    command: str = ""  # program of root's that reads the notice as JSON
+    severity: str = "notice"  # the least that it gets: notice (everything), page
+    format: str = "auto"  # of a webhook's message
+
+
+class Notify(NamedTuple):
+    """Whom to tell. Snapshots carry no targets: they may hold secrets, and only the controller sends."""
+
+    targets: tuple[Target, ...] = ()
     users: bool = False
+    subject: str = ""  # string.Template over targets.FIELDS; empty: the built-in words
+    text: str = ""
 
 
 class Observe(NamedTuple):
@@ -219,12 +234,14 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("burnin", "relative_act"): ("flag", "drain"),
     ("burnin", "user_may"): ("strict", "normal", "skip"),
     ("burnin", "transport"): ("efa", "socket"),
-    ("drain", "when_open"): ("requeue", "pass", "hold"),
+    ("drain", "when_open"): ("requeue", "pass", "hold", "cancel"),
     ("drain", "undrain"): ("on_proof", "never"),
     ("staging", "on_full"): ("lustre", "s3", "skip", "block"),
     ("staging", "engine"): ("boto3", "direct"),
     ("staging", "retention"): ("keep_all",),
     ("tiers", "kind"): ("nvme", "lustre", "s3"),
+    ("targets", "severity"): ("notice", "page"),
+    ("targets", "format"): ("auto", "slack", "teams", "json"),
     ("topology", "apply"): ("never", "node-update", "reconfigure", "restart"),
     ("topology", "gres"): ("report_only", "write"),
     ("topology", "source"): ("ec2", "file", "cluster"),

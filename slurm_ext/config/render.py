@@ -9,8 +9,8 @@ import textwrap
 from typing import Any
 
 from slurm_ext.config.meanings import MEANINGS
-from slurm_ext.config.model import Settings
-from slurm_ext.config.rules import SECTIONS, Key, keys
+from slurm_ext.config.model import Settings, Target
+from slurm_ext.config.rules import ITEMS, SECTIONS, Key, keys
 
 #: Plain scalars that YAML cannot take for anything but text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
@@ -29,8 +29,11 @@ _HEAD = """\
 def value_text(value: Any, key: Key) -> str:
     """Return a value as YAML flow text that parses back to the same value for that key."""
     if hasattr(value, "_asdict"):
-        known = keys("tiers")
-        return "{" + ", ".join(f"{k}: {value_text(v, known[k])}" for k, v in value._asdict().items()) + "}"
+        known = keys(next(section for section, (shape, _) in ITEMS.items() if isinstance(value, shape)))
+        # Of a target what is set: it has one of five addresses.
+        left_out = Target()._asdict() if isinstance(value, Target) else {}
+        said = {k: v for k, v in value._asdict().items() if k not in left_out or v != left_out[k]}
+        return "{" + ", ".join(f"{k}: {value_text(v, known[k])}" for k, v in said.items()) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(value_text(item, key) for item in value) + "]"
     if isinstance(value, bool):
@@ -51,7 +54,7 @@ def explained(settings: Settings | None = None) -> str:
     for section in SECTIONS:
         lines += [*_comment(MEANINGS[section], ""), f"{section}:"]
         for name, key in keys(section).items():
-            says = key.choices or key.unit or (key.many and key.kind != "tier" and key.one != "text")
+            says = key.choices or key.unit or (key.many and key.kind not in ("tier", "target") and key.one != "text")
             takes = f" {key.expected[0].upper()}{key.expected[1:]}." if says else ""
             lines += _comment(MEANINGS[f"{section}.{name}"] + takes, "  ")
             lines.append(f"  {name}: {value_text(getattr(getattr(shown, section), name), key)}")

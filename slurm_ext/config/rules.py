@@ -21,10 +21,14 @@ def _hints(shape: type[Any]) -> Mapping[str, Any]:
     return shape.__annotations__
 
 
-#: Section name -> its NamedTuple. `tiers` is not a section of the file but the shape of each item of staging.tiers.
+#: Section name -> its NamedTuple. `tiers` and `targets` are no sections of the file but the shapes (ITEMS) of each item of
+#: staging.tiers and of notify.targets.
 SECTIONS: dict[str, type[Any]] = {
     name: kind for name, kind in _hints(model.Settings).items() if name not in ("source_hash", "generation")
 }
+
+#: Shapes of list items: name -> (NamedTuple, kind of the key that holds a list of them).
+ITEMS: dict[str, tuple[type[Any], str]] = {"tiers": (model.Tier, "tier"), "targets": (model.Target, "target")}
 
 #: Suffix of a key -> (what a person calls it, bounds). The longest suffix that fits wins.
 UNITS: dict[str, tuple[str, float, float]] = {
@@ -85,8 +89,14 @@ PATHS = frozenset(
         ("topology", "source_file"),
         ("topology", "nodes_file"),
         ("tiers", "credentials_file"),
+        ("targets", "webhook_file"),
+        ("targets", "command"),
     }
 )
+
+#: Texts of several lines, and those that no message may repeat.
+MANY_LINES = frozenset({("notify", "text")})
+SECRETS = frozenset({("targets", "webhook")})
 
 #: Paths without which nothing works: empty is no value.
 NEVER_EMPTY = frozenset({("site", key) for key in ("state_dir", "run_dir", "log_dir", "prefix", "root")})
@@ -108,7 +118,7 @@ _BYTES = {
 
 
 class Key(NamedTuple):
-    """What one key may hold: `kind` is str, int, float, bool; `many` for a list of them; `tiers` has kind `tier`."""
+    """What one key may hold: `kind` is str, int, float, bool; `many` for a list of them; a list of ITEMS has their kind."""
 
     section: str
     name: str
@@ -125,6 +135,8 @@ class Key(NamedTuple):
         """Say in words what belongs here."""
         if self.kind == "tier":
             return "a list of tiers, each with name, kind and url"
+        if self.kind == "target":
+            return "a list of targets, each with one of mail, webhook, webhook_file, sns, command"
         return f"a list, each item {self.one}" if self.many else self.one
 
     @property
@@ -148,14 +160,14 @@ class Key(NamedTuple):
 
 @cache
 def keys(section: str) -> Mapping[str, Key]:
-    """Return the keys of one section (or of `tiers`) with what each may hold."""
-    shape = model.Tier if section == "tiers" else SECTIONS[section]
+    """Return the keys of one section (or of one of ITEMS) with what each may hold."""
+    shape = ITEMS[section][0] if section in ITEMS else SECTIONS[section]
     return {name: _key(section, name, hint) for name, hint in _hints(shape).items()}
 
 
 def _key(section: str, name: str, hint: Any) -> Key:
     item = hint.__args__[0] if getattr(hint, "__origin__", None) is tuple else hint
-    kind = "tier" if item is model.Tier else item.__name__
+    kind = next((kind for shape, kind in ITEMS.values() if item is shape), item.__name__)
     unit, low, high = "", 0.0, 1e12
     for suffix in sorted(UNITS, key=len):
         if name.endswith(suffix):
@@ -204,8 +216,11 @@ def check_word(key: Key, text: str) -> str:
         if text in key.choices:
             return ""
         return f"{text!r} is not {key.one}.{nearest(text, list(key.choices))}"
+    if (key.section, key.name) in MANY_LINES:
+        text = text.replace("\n", " ")
     if not text.isprintable():
-        return f"{text!r} holds characters that cannot be printed"
+        shown = "it" if (key.section, key.name) in SECRETS else repr(text)
+        return f"{shown} holds characters that cannot be printed"
     if (key.section, key.name) in NEVER_EMPTY and not text:
         return "a path is needed here"
     if key.path and text and (not text.startswith("/") or ".." in text.split("/")):
@@ -255,4 +270,8 @@ def check_together(settings: model.Settings) -> list[tuple[str, str]]:
             wrong.append((f"{at}.url", f"{tier.url!r} is not s3://bucket/prefix"))
         elif tier.kind != "s3" and (not tier.url.startswith("/") or ".." in tier.url.split("/")):
             wrong.append((f"{at}.url", f"{tier.url!r} is not an absolute path"))
+    if settings.notify.targets or settings.notify.subject or settings.notify.text:
+        from slurm_ext.config import targets  # here: hooks have none of these
+
+        wrong += targets.check_notify(settings.notify)
     return wrong

@@ -24,7 +24,7 @@ from slurm_ext.config.modes import (
     off_from_json,
     switch_off,
 )
-from slurm_ext.config.rules import SECTIONS, Key, check_number, check_together, check_word, keys
+from slurm_ext.config.rules import ITEMS, SECTIONS, Key, check_number, check_together, check_word, keys
 from slurm_ext.digest import sha256_hex
 from slurm_ext.errors import ConfigError, UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
@@ -64,8 +64,12 @@ def _plain(value: Any) -> Any:
 
 
 def to_json(settings: Settings, *, pushed: float) -> bytes:
-    """Return the content of a snapshot: settings, their hash, generation, hash of the YAML, time of the push (epoch)."""
-    sections = to_plain(settings)
+    """Return the content of a snapshot: settings, their hash, generation, hash of the YAML, time of the push (epoch).
+
+    Without what notify says of targets and words: every user may read it, some of it is secret, and nobody but the
+    controller sends, out of its own file.
+    """
+    sections = to_plain(settings._replace(notify=model.Notify(users=settings.notify.users)))
     data = {
         "schema": SCHEMA,
         "generation": settings.generation,
@@ -113,8 +117,9 @@ def _value(key: Key, value: Any) -> Any:
         return _scalar(key, value, at)
     if not isinstance(value, list):
         raise ValueError(f"{at}: expected {key.expected}")
-    if key.kind == "tier":
-        return tuple(_section("tiers", model.Tier, item) for item in value)
+    for section, (shape, kind) in ITEMS.items():
+        if key.kind == kind:
+            return tuple(_section(section, shape, item) for item in value)
     return tuple(_scalar(key, item, at) for item in value)
 
 

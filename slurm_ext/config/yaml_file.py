@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from slurm_ext.config import model
+from slurm_ext.config import targets
 from slurm_ext.config.model import Settings
-from slurm_ext.config.rules import SECTIONS, Key, check_number, check_together, check_word, keys, nearest, wrong_unit
+from slurm_ext.config.rules import (
+    ITEMS,
+    SECTIONS,
+    Key,
+    check_number,
+    check_together,
+    check_word,
+    keys,
+    nearest,
+    wrong_unit,
+)
 from slurm_ext.errors import ConfigError
 
 #: Far beyond any real file; keeps a wrong path (a log, a disk image) from being read whole.
@@ -103,7 +113,7 @@ def parse(content: bytes) -> Parsed:
     settings = reader.settings(root)
     if not reader.problems:
         for key, what in check_together(settings):
-            reader.problems.append(Problem(reader.lines.get(key, reader.lines.get(key.split("[")[0], 0)), key, what))
+            reader.problems.append(Problem(reader.line_of(key), key, what))
     problems = tuple(sorted(reader.problems, key=lambda problem: problem.line))
     return Parsed(
         settings._replace(source_hash=hashlib.sha256(content).hexdigest()), problems, reader.lines, reader.items
@@ -147,6 +157,11 @@ class _Reader:
         self.problems: list[Problem] = []
         self.lines: dict[str, int] = {}
         self.items: dict[str, int] = {}
+
+    def line_of(self, key: str) -> int:
+        """Return the line of a key, of its item of a list, or of the list; 0 where none is in the file."""
+        item = key[: key.index("]") + 1] if "]" in key else key
+        return self.lines.get(key) or self.items.get(item) or self.lines.get(key.split("[")[0], 0)
 
     def wrong(self, node: yaml.Node, key: str, what: str) -> None:
         self.problems.append(Problem(node.start_mark.line + 1, key, what))
@@ -212,15 +227,27 @@ class _Reader:
             return self.scalar(node, key, at)
         if not isinstance(node, yaml.SequenceNode):
             hint = f"; write [{node.value}]" if isinstance(node, yaml.ScalarNode) and node.value else ""
-            self.wrong(node, at, f"expected {key.expected}, found {_kind(node)}{hint}")
+            if key.kind == "target":  # which may be a secret
+                self.wrong(node, at, f"expected {key.expected}; write each behind a dash: - mail: ADDRESS")
+            else:
+                self.wrong(node, at, f"expected {key.expected}, found {_kind(node)}{hint}")
             return None
-        if key.kind == "tier":
-            return tuple(
-                model.Tier(**self.values(item, "tiers", f"{at}[{number}]")) for number, item in enumerate(node.value)
-            )
         for number, item in enumerate(node.value):
             self.items[f"{at}[{number}]"] = item.start_mark.line + 1
+        for section, (shape, kind) in ITEMS.items():
+            if key.kind == kind:
+                every = [self.item(item, section, f"{at}[{number}]") for number, item in enumerate(node.value)]
+                return tuple(shape(**fields) for fields in every)
         return tuple(self.scalar(item, key, f"{at}[{number}]") for number, item in enumerate(node.value))
+
+    def item(self, node: yaml.Node, section: str, at: str) -> dict[str, Any]:
+        """Read one item of a list of mappings; of a target its address alone may stand there."""
+        if section == "targets" and isinstance(node, yaml.ScalarNode) and not _is_null(node):
+            found, wrong = targets.from_word(str(node.value))
+            if wrong:
+                self.wrong(node, at, wrong)
+            return found
+        return self.values(node, section, at)
 
     def scalar(self, node: yaml.Node, key: Key, at: str) -> Any:
         if not isinstance(node, yaml.ScalarNode):

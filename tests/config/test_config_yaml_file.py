@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_ext.config import meanings, model, render, yaml_file
-from slurm_ext.config.model import Settings, Tier
-from slurm_ext.config.rules import SECTIONS, check_together, keys
+from slurm_ext.config.model import Settings, Target, Tier
+from slurm_ext.config.rules import ITEMS, SECTIONS, check_together, keys
+from slurm_ext.config.targets import name_of
 from slurm_ext.config.yaml_file import InvalidSettingsError, load, origins, parse
 from slurm_ext.errors import ConfigError
 
@@ -173,7 +174,7 @@ def test_the_shipped_file_is_every_key_at_its_default() -> None:
 
 
 def test_every_key_has_a_meaning_and_no_meaning_is_left_over() -> None:
-    known = {*SECTIONS, *(f"{s}.{n}" for s in SECTIONS for n in keys(s)), *(f"tiers.{n}" for n in keys("tiers"))}
+    known = {*SECTIONS, *(f"{s}.{n}" for s in (*SECTIONS, *ITEMS) for n in keys(s))}
     assert set(meanings.MEANINGS) == known
 
 
@@ -208,6 +209,15 @@ def some(section: str, name: str) -> st.SearchStrategy[object]:
             credentials_file=PATHS,
         )
         return st.lists(tier, max_size=3, unique_by=lambda t: t.name).map(tuple)
+    if key.kind == "target":
+        target = st.one_of(
+            st.builds(Target, mail=st.from_regex(r"[a-z]{1,9}@[a-z]{1,9}\.example", fullmatch=True)),
+            st.builds(Target, webhook=st.from_regex(r"https://[a-z]{1,9}/[A-Za-z0-9._~:/?&=-]{0,9}", fullmatch=True)),
+            st.builds(
+                Target, command=st.from_regex(r"/[a-z]{1,9}", fullmatch=True), severity=st.sampled_from(["page"])
+            ),
+        )
+        return st.lists(target, max_size=3, unique_by=name_of).map(tuple)
     if key.choices:
         one: st.SearchStrategy[object] = st.sampled_from(key.choices)
     elif key.kind == "bool":
