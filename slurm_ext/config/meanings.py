@@ -41,6 +41,11 @@ MEANINGS: dict[str, str] = {
     "gate.slow_check": "DCGM's diagnostic between jobs, on idle nodes: level r1, or r2 on nodes that fmslurm has taken out. Needs"
     " HealthCheckProgram.",
     "gate.slow_every_h": "How often a node is checked so.",
+    "gate.efa_loopback": "Traffic of each EFA device with itself (fi_pingpong) between jobs, on idle nodes, every slow_every_h.",
+    "gate.dcgm_health": "What DCGM's own watches say, at each health check: read them, or watch: let DCGM watch everything where"
+    " it watches nothing.",
+    "gate.container_runtimes": "Container runtimes that must answer at each health check: docker, containerd, enroot, apptainer."
+    " Empty: of docker and containerd those whose daemon runs.",
     "burnin": "Can these nodes train together? Floors are bus bandwidths in GB/s; 0 takes the catalogue's figure.",
     "burnin.min_nodes": "Smaller jobs skip it.",
     "burnin.whole_nodes_only": "Only for jobs that have all GPUs of their nodes.",

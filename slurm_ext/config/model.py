@@ -59,6 +59,9 @@ class Gate(NamedTuple):
     dcgm_job_mapping_dir: str = ""  # where dcgm-exporter reads which job has which GPU; empty: written nowhere
     slow_check: str = "off"  # off, dcgm-r1, dcgm-r2: DCGM's diagnostic on idle nodes, r2 only on those that are out
     slow_every_h: float = 24.0
+    efa_loopback: bool = False  # traffic of each EFA device with itself, on idle nodes, every slow_every_h
+    dcgm_health: str = "watch"  # off; read: what DCGM watches; watch: and let it watch everything where it watches nothing
+    container_runtimes: tuple[str, ...] = ()  # which must answer; empty: daemons that run
 
 
 class Burnin(NamedTuple):
@@ -228,6 +231,8 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     **{("mode", room): MODES for room in ROOMS},
     ("gate", "on_unknown"): ("pass", "requeue"),
     ("gate", "slow_check"): ("off", "dcgm-r1", "dcgm-r2"),
+    ("gate", "dcgm_health"): ("off", "read", "watch"),
+    ("gate", "container_runtimes"): ("docker", "containerd", "enroot", "apptainer"),
     ("burnin", "on_unknown"): ("pass", "requeue", "hold"),
     ("burnin", "on_absent"): ("pass", "requeue", "hold"),
     ("burnin", "on_fabric"): ("pass", "requeue", "hold"),
