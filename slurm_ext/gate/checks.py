@@ -49,6 +49,24 @@ OWN: tuple[Check, ...] = (
     ),
     Check("gpu.hot", "no degrees are left before a GPU slows itself down (T.Limit)", "warn", cost=_SMI),
     Check("gpu.pcie-width", "a PCIe link narrower than it can be, outside power saving", "warn", cost=_SMI),
+    Check(
+        "gpu.ecc-corrected-many",
+        "20 million memory errors or more that ECC corrected since the driver loaded",
+        "warn",
+        cost=_SMI,
+    ),
+    Check(
+        "gpu.clocks-set-low",
+        "application clocks set lower than by default, or than on most GPUs here (told before R580 only)",
+        "warn",
+        cost=_SMI,
+    ),
+    Check(
+        "gpu.power-limit-low",
+        "a power limit set lower than by default, or than on most GPUs here",
+        "warn",
+        cost=_SMI,
+    ),
     Check("gpu.persistence-off", "persistence mode is off", "warn", cost=_SMI),
     Check("gpu.mig-enabled", "MIG is on", "warn", cost=_SMI),
     Check(

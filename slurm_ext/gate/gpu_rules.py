@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurm_ext.gate import gpu_growth, xid
+from slurm_ext.gate import gpu_corrected, gpu_growth, gpu_set_limits, xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
 from slurm_ext.gate.smi import is_blank, pci_address
 from slurm_ext.patterns import pattern
@@ -59,11 +59,13 @@ def judge(
     widest = max((gpu.pcie_width or 0 for gpu in smi.gpus), default=0)
     for gpu in smi.gpus:
         items += _memory(gpu)
+        items += gpu_corrected.judge_corrected(gpu)
         items += _state(gpu, type_known=expected_gpus is not None, widest=widest)
         if gpu.slowed and second is None:  # a second reading tells for how long
             line = f"slowed at this moment by {gpu.slowed}"
             items.append(judged(WARN, "gpu.slowed-now", gpu.target, "warn", line))
     items += _fabric(smi.gpus, boot_age_s)
+    items += gpu_set_limits.judge_settings(smi.gpus)
     capped = [gpu.target for gpu in smi.gpus if gpu.sw_power_cap]
     if capped:
         items.append(judged(PASS, "gpu.sw-power-cap", "node", "none", f"at their power limit: {', '.join(capped)}"))

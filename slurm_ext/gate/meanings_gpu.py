@@ -216,6 +216,17 @@ MEANINGS: tuple[Meaning, ...] = (
         (page.NVIDIA_SMI, page.GPU_DEBUG),
     ),
     Meaning(
+        "gpu.ecc-corrected-many",
+        "ECC corrected very many memory errors since the driver loaded: nothing is wrong yet, and the memory may be wearing out.",
+        "warn",
+        NO,
+        (page.GPU_MEMORY, page.XID),
+        (
+            "Watch whether rows are remapped on this GPU (`nvidia-smi -q -d ROW_REMAPPER`): they are judged by themselves.",
+            "The count begins anew at a reset; one that comes back within days belongs into a case with the vendor.",
+        ),
+    ),
+    Meaning(
         "gpu.persistence-off",
         "Persistence mode is off: the driver is torn down after each job, and the next one waits for it.",
         "warn",

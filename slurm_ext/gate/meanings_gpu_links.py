@@ -148,4 +148,33 @@ MEANINGS: tuple[Meaning, ...] = (
         ("`dcgmi diag -r 2 -j` on the idle node shows it again.",),
     ),
     Meaning("gpu.clocks-unread", "Clocks could not be read while the burn-in ran.", "none", NO, (page.NVIDIA_SMI,)),
+    Meaning(
+        "gpu.clocks-set-low",
+        "A GPU's application clocks were set lower than by default, or than on most GPUs here: it holds up all ranks of a job.",
+        "warn",
+        NO,
+        (page.EC2_GPU_SETTINGS, page.NVIDIA_SMI),
+        (
+            "`nvidia-smi -i N -rac` puts the default back; `-ac MEMORY,GRAPHICS` sets what the site wants, on all GPUs alike.",
+        ),
+    ),
+    Meaning(
+        "gpu.clocks-held",
+        "The driver says that a clock that was set holds down a few GPUs of this node at this moment, and not the others.",
+        "warn",
+        NO,
+        (page.NVIDIA_SMI, page.NVML),
+        ("`nvidia-smi -i N -rgc` takes away a lock of the clock, `-rac` an application clock.",),
+    ),
+    Meaning(
+        "gpu.power-limit-low",
+        "A GPU's power limit was set lower than by default, or than on most GPUs here: under load it runs slower than they do.",
+        "warn",
+        NO,
+        (page.NVIDIA_SMI,),
+        (
+            "`nvidia-smi -i N -pl WATTS` with the default that `nvidia-smi -q -d POWER` tells.",
+            "Wanted: `gate.disabled: [gpu.power-limit-low]`.",
+        ),
+    ),
 )

@@ -35,6 +35,7 @@ EC2_STATUS = f"{_AWS}/AWSEC2/latest/UserGuide/monitoring-system-instance-status-
 EC2_SPOT = f"{_AWS}/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"
 EC2_STORE = f"{_AWS}/AWSEC2/latest/UserGuide/InstanceStorage.html"
 EC2_TYPES = f"{_AWS}/ec2/latest/instancetypes/ac.html"
+EC2_GPU_SETTINGS = f"{_AWS}/AWSEC2/latest/UserGuide/optimize_gpu.html"
 EC2_TIME = f"{_AWS}/AWSEC2/latest/UserGuide/set-time.html"
 FSX = f"{_AWS}/fsx/latest/LustreGuide/troubleshooting.html"
 FSX_EFA = f"{_AWS}/eks/latest/userguide/fsx-csi-tuning-efa.html"

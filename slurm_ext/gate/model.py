@@ -51,6 +51,14 @@ class Gpu(NamedTuple):
     repair_pending: bool | None = None  # a channel or TPC waits for a reset to be repaired
     ecc_off: bool = False
     fabric_health: str = ""  # the summary, or the first part that is not well
+    app_clock_mhz: int | None = None  # application clocks; from R580 on not told
+    app_clock_default_mhz: int | None = None
+    app_memory_mhz: int | None = None
+    app_memory_default_mhz: int | None = None
+    max_clock_mhz: int | None = None
+    power_limit_w: int | None = None
+    power_default_w: int | None = None
+    held_by_set_clock: bool | None = None  # at this moment
 
     @property
     def target(self) -> str:

@@ -116,6 +116,32 @@ FIXTURES: tuple[Fixture, ...] = (
     Fixture(
         "gpu.persistence-off", "gpu.persistence-off", lambda bench: bench.gpu(6, persistence_mode="Disabled"), WARN
     ),
+    Fixture(
+        "gpu.ecc-corrected-many",
+        "gpu.ecc-corrected-many",
+        lambda bench: bench.gpu(2, ecc__errors__corrected__volatile__total="30000000"),
+        WARN,
+        target="gpu:2",
+        action="warn",
+    ),
+    Fixture(
+        "gpu.clocks-set-low",
+        "gpu.clocks-set-low",
+        lambda bench: bench.gpu(4, clocks__applications__graphics="1200 MHz"),
+        WARN,
+        PROLOG,
+        target="gpu:4",
+        action="warn",
+    ),
+    Fixture(
+        "gpu.power-limit-low",
+        "gpu.power-limit-low",
+        lambda bench: bench.gpu(4, power__limit="400.00 W"),
+        WARN,
+        PROLOG,
+        target="gpu:4",
+        action="warn",
+    ),
     Fixture("gpu.mig-enabled", "gpu.mig-enabled", lambda bench: bench.gpu(6, **{"mig.mode.current": "Enabled"}), WARN),
     Fixture(
         "gpu.leftover-processes",

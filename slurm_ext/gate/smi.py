@@ -41,11 +41,22 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "sram": (_SRAM_THRESHOLD,),
     "fabric": ("fabric.state", "fabric.status"),
     "tlimit": ("temperature.gpu.tlimit",),
+    # Known since long, and deprecated since R580: a driver that has dropped them must answer the rest.
+    "clocks": (
+        *("clocks.applications.graphics", "clocks.default_applications.graphics"),
+        *("clocks.applications.memory", "clocks.default_applications.memory", "clocks.max.graphics"),
+    ),
+    "power": ("power.limit", "power.default_limit"),
     "counters": tuple(
         _COUNTERS + name
         for name in ("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown", "sw_power_cap")
     ),
 }
+
+#: From so many corrected ECC errors since the driver loaded on a person should know. NVIDIA names no number (gpu_corrected.py);
+#: the two fleets whose checks are public take 20 million (Azure/azurehpc-health-checks, README) and 50 million
+#: (facebookresearch/gcm, check-nvidia-smi): the smaller one, since it only warns.
+MANY_CORRECTED = 20_000_000
 
 _UNKNOWN_FIELD = "is not a valid field to query"
 
@@ -188,6 +199,14 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         slowed=_slowed(get),
         ecc_off=get("ecc.mode.current") == "Disabled",
         fabric_health=word(get("fabric.health.summary")) or "",
+        app_clock_mhz=count(get("clocks.applications.graphics")),
+        app_clock_default_mhz=count(get("clocks.default_applications.graphics")),
+        app_memory_mhz=count(get("clocks.applications.memory")),
+        app_memory_default_mhz=count(get("clocks.default_applications.memory")),
+        max_clock_mhz=count(get("clocks.max.graphics")),
+        power_limit_w=count(get("power.limit")),
+        power_default_w=count(get("power.default_limit")),
+        held_by_set_clock=flag(get("clocks_event_reasons.applications_clocks_setting")),
     )
 
 
@@ -282,6 +301,7 @@ def quiet(smi: Smi, *, expected_gpus: int | None) -> bool:
         and len(smi.gpus) >= (expected_gpus or 1)
         and smi.attached in (None, len(smi.gpus))
         and all(_quiet(gpu) for gpu in smi.gpus)
+        and len({(gpu.app_clock_mhz, gpu.app_memory_mhz, gpu.power_limit_w) for gpu in smi.gpus}) == 1
     )
 
 
@@ -303,5 +323,9 @@ def _quiet(gpu: Gpu) -> bool:
         and gpu.fabric_state in ("", "Completed", "Not Supported")
         and gpu.fabric_status in ("", "Success")
         and (gpu.tlimit_c is None or gpu.tlimit_c > 0)
-        and not (gpu.trouble or gpu.errors or gpu.slowed or gpu.ecc_off or gpu.fabric_health)
+        and not (gpu.trouble or gpu.errors or gpu.slowed or gpu.ecc_off or gpu.fabric_health or gpu.held_by_set_clock)
+        and (gpu.ecc_corrected or 0) < MANY_CORRECTED
+        and (gpu.app_clock_mhz or 0) >= (gpu.app_clock_default_mhz or 0)
+        and (gpu.app_memory_mhz or 0) >= (gpu.app_memory_default_mhz or 0)
+        and (gpu.power_limit_w or 0) >= (gpu.power_default_w or 0)
     )

@@ -90,6 +90,12 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         if re.match(r"ecc_errors/volatile/.*uncorrectable", name) and "mig_device" not in name
     ]
     known = [value for value in uncorrected if value is not None]
+    corrected = [
+        count(value)
+        for name, value in fields.items()
+        if re.match(r"ecc_errors/volatile/.*(?<!un)correctable|ecc_errors/volatile/single_bit/total", name)
+        and "mig_device" not in name
+    ]
     single = count(first("retired_pages/multiple_single_bit_retirement/retired_count", "retired_pages/single_bit_ecc"))
     double = count(first("retired_pages/double_bit_retirement/retired_count", "retired_pages/double_bit_ecc"))
     counters = "clocks_event_reasons_counters/"
@@ -103,6 +109,9 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
             fields.get("gpu_reset_status/reset_required"), fields.get("gpu_reset_status/drain_and_reset_recommended")
         ),
         ecc_uncorrected=sum(known) if known else None,
+        ecc_corrected=sum(value for value in corrected if value is not None)
+        if any(value is not None for value in corrected)
+        else None,
         sram_threshold=flag(first("ecc_errors/aggregate/sram_threshold_exceeded")),
         unrepairable=flag(fields.get("ecc_errors/unrepairable_memory")),
         remap_pending=flag(first("remapped_rows/remapped_row_pending", "remapped_rows/pending")),
@@ -131,6 +140,24 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         or flag(fields.get("ecc_errors/tpc_repair_pending")),
         ecc_off=first("ecc_mode/current_ecc", "ecc_mode/current") == "Disabled",
         fabric_health=_fabric_health(fields),
+        app_clock_mhz=count(first("applications_clocks/graphics_clock", "applications_clocks/graphics")),
+        app_clock_default_mhz=count(
+            first("default_applications_clocks/graphics_clock", "default_applications_clocks/graphics")
+        ),
+        app_memory_mhz=count(first("applications_clocks/mem_clock", "applications_clocks/memory")),
+        app_memory_default_mhz=count(
+            first("default_applications_clocks/mem_clock", "default_applications_clocks/memory")
+        ),
+        max_clock_mhz=count(first("max_clocks/graphics_clock", "max_clocks/graphics")),
+        power_limit_w=count(
+            first(
+                "gpu_power_readings/current_power_limit",
+                "power_readings/power_limit",
+                "power_readings/current_power_limit",
+            )
+        ),
+        power_default_w=count(first("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")),
+        held_by_set_clock=_reason(fields, "applications_clocks_setting"),
         power_brake_us=count(
             first(f"{counters}clocks_event_reasons_counters_hw_power_brake", f"{counters}hw_power_braking")
         ),

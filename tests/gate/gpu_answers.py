@@ -26,6 +26,11 @@ HEALTHY: Mapping[str, str] = {
     "fabric.state": "Completed",
     "fabric.status": "Success",
     "temperature.gpu.tlimit": "59",
+    # As R580 and later say it; an older driver tells them.
+    **{name: "[Requested functionality has been deprecated]" for name in smi.GROUPS["clocks"]},
+    "clocks.max.graphics": "1980 MHz",
+    "power.limit": "700.00 W",
+    "power.default_limit": "700.00 W",
     **{name: "0 us" for name in smi.GROUPS["counters"]},
 }
 

@@ -84,7 +84,8 @@ def test_an_xid_of_this_boot_convicts_and_is_evidence_in_the_jobs_window(node):
     assert seen.verdict.verdict == FAIL
     assert (finding.id, finding.target, finding.action) == ("gpu.xid-79", "gpu@0000:53:00", "reboot")
     assert seen.in_window == (line,)
-    assert look(node, phase="epilog", window=(time.time() - 900, time.time() - 800)).in_window == ()
+    earlier = look(node, phase="epilog", window=(time.time() - 900, time.time() - 800))
+    assert line not in earlier.in_window  # a machine that was started so lately has said other things then
 
 
 def test_a_lost_gpu(node):

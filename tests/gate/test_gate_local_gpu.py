@@ -417,7 +417,7 @@ def test_a_list_that_is_whole_and_shorter_convicts_with_the_drivers_own_count(no
 
 
 def test_a_last_value_without_the_end_of_its_line_says_nothing():
-    without = ("tlimit", "counters")
+    without = ("tlimit", "counters", "clocks", "power")
     whole = answer(without=without, change={7: {"fabric.status": "Success"}})
     assert whole.endswith("Success\n")
     for cut in range(1, 9):

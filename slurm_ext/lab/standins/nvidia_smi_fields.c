@@ -112,6 +112,30 @@ GET(get_sram_threshold)
     snprintf(out, size, "%s", yes(view, gpu->sram_threshold));
 }
 
+/* Application clocks are not told any more from R580 on. The clocks are those of an H100 or H200. */
+static void application_clock(const struct view *view, char *out, size_t size, int mhz)
+{
+    if (view->driver_major >= 580)
+        snprintf(out, size, "[Requested functionality has been deprecated]");
+    else
+        snprintf(out, size, "%d", mhz);
+}
+
+GET(get_application_clock)
+{
+    (void)gpu;
+    application_clock(view, out, size, 1980);
+}
+
+GET(get_application_memory_clock)
+{
+    (void)gpu;
+    application_clock(view, out, size, 2619);
+}
+
+TEXT(get_max_clock, "%d", 1980)
+TEXT(get_power_limit, "%s", "700.00")
+
 #define REASON(name, bit) TEXT(name, "%s", gpu->event_reasons & (bit) ? "Active" : "Not Active")
 REASON(reason_idle, 0x1)
 REASON(reason_application, 0x2)
@@ -155,6 +179,13 @@ static const struct field fields[] = {
     {"pstate", 0, get_pstate, 0},
     {"compute_cap", 0, get_capability, 0},
     {"compute_mode", 0, get_compute_mode, 0},
+    {"clocks.applications.graphics", "MHz", get_application_clock, 0},
+    {"clocks.default_applications.graphics", "MHz", get_application_clock, 0},
+    {"clocks.applications.memory", "MHz", get_application_memory_clock, 0},
+    {"clocks.default_applications.memory", "MHz", get_application_memory_clock, 0},
+    {"clocks.max.graphics", "MHz", get_max_clock, 0},
+    {"power.limit", "W", get_power_limit, 0},
+    {"power.default_limit", "W", get_power_limit, 0},
     {"gpu_recovery_action", 0, get_recovery, 560},
     {"fabric.state", 0, get_fabric, 535},
     {"fabric.status", 0, get_fabric_status, 535},
