@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from slurm_ext.aws.ec2 import describe_instance_topology
+from slurm_ext.aws.ec2_topology import instance_places
+from slurm_ext.aws.service import Service
 from slurm_ext.cli.output import say_text
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import UsageError
@@ -37,8 +38,8 @@ def wanted_tree(settings: Settings, nodes_file: str, ec2_answer: str) -> tuple[T
         instances, origin = recorded(answer), f"the recorded EC2 answer {answer}"
     else:
         wanted = [instance_id for instance_id in nodes.values() if instance_id]
-        instances = describe_instance_topology(wanted, region=settings.aws.region, endpoint=settings.aws.ec2_endpoint)
-        origin = "EC2 DescribeInstanceTopology"
+        places = instance_places(Service("ec2", region=settings.aws.region, endpoint=settings.aws.ec2_endpoint), wanted)
+        instances, origin = list(places.instances), "EC2 DescribeInstanceTopology"
     placements, notes = join(nodes, instances)
     for note in notes:
         say_text(f"fmslurm: {note}", err=True)
