@@ -59,6 +59,8 @@ class Node(NamedTuple):
     cpus: int = 0
     boot_time: int = 0
     slurmd_start_time: int = 0
+    instance_id: str = ""  # as slurmd or an operator told it (23.11 and later); empty where nobody did
+    instance_type: str = ""
 
     @property
     def drained(self) -> bool:

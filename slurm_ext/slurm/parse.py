@@ -78,6 +78,8 @@ _ENDS_IN: Mapping[str, str] = {
 }
 
 _NOTHING = ("", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "NOT_SET", "INVALID", "UNINITIALIZED")
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,32}")
+_INSTANCE_TYPE = re.compile(r"[a-z0-9-]{2,24}\.[a-z0-9-]{2,24}")
 _PLACEHOLDER = re.compile(r"%(\d*)([%AaJjNnstux])")
 
 
@@ -266,6 +268,9 @@ def _node(line: str) -> Node:
         cpus=integer(raw.get("CPUTot", ""), 0),
         boot_time=epoch(raw.get("BootTime", "")),
         slurmd_start_time=epoch(raw.get("SlurmdStartTime", "")),
+        # Behind free text of operators: only what looks like EC2's counts.
+        instance_id=instance if _INSTANCE.fullmatch(instance := raw.get("InstanceId", "")) else "",
+        instance_type=kind if _INSTANCE_TYPE.fullmatch(kind := raw.get("InstanceType", "")) else "",
     )
 
 

@@ -203,6 +203,20 @@ def test_node_reason(tail: str, reason: str, user: str, since: int) -> None:
     assert (node.cpus, node.boot_time, node.slurmd_start_time, node.gres) == (192, 17, 18, "gpu:h100:8")
 
 
+@pytest.mark.parametrize(
+    ("tail", "instance_id", "instance_type"),
+    [
+        ("InstanceId=i-0123456789abcdef0 InstanceType=p5.48xlarge", "i-0123456789abcdef0", "p5.48xlarge"),
+        ("Comment=InstanceId=i-0 InstanceId=(null) InstanceType=(null)", "", ""),
+        ("InstanceId=12345 InstanceType=big", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_node_instance(tail: str, instance_id: str, instance_type: str) -> None:
+    (node,) = parse.nodes(f"NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.1 State=IDLE BootTime=1 {tail}\n")
+    assert (node.instance_id, node.instance_type) == (instance_id, instance_type)
+
+
 def test_a_comment_over_several_lines_makes_no_node() -> None:
     text = NODE.format(state="IDLE") + " Comment=x\nNodeName=n2 fake\nNodeName=n1 State=DOWN\n"
     assert [(node.name, node.state) for node in parse.nodes(text)] == [("n1", "IDLE")]
