@@ -134,10 +134,14 @@ def _counted(smi: Smi, expected: int | None, *, told: bool) -> list[Judged]:
 def _memory(gpu: Gpu) -> list[Judged]:
     """Return what ECC, remap and retirement say about one GPU."""
     items = []
-    if gpu.errors > 1 or (is_blank(gpu) and not gpu.trouble):
+    if gpu.errors > 1 or gpu.undecided or (is_blank(gpu) and not gpu.trouble):
         line = (
-            f"{gpu.errors} values of its health came back as errors" if gpu.errors else "none of its values came back"
+            f"came back as an error: {', '.join(gpu.undecided[:4])}"
+            if gpu.undecided
+            else "none of its values came back"
         )
+        if gpu.errors > 1:
+            line = f"{gpu.errors} values of its health came back as errors"
         items.append(judged(UNKNOWN, "gpu.values-unreadable", gpu.target, "drain", line))
     if gpu.ecc_uncorrected:
         line = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver loaded"

@@ -287,7 +287,7 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning(
         "gpu.values-unreadable",
-        "Several values of a GPU's health came back as errors, or none of its values came back.",
+        "A value that would convict a GPU came back as an error, or several others of its health, or none of its values did.",
         "drain",
         UNKNOWN,
         (page.NVML,),

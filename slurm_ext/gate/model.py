@@ -47,6 +47,7 @@ class Gpu(NamedTuple):
     memory_used_mib: int | None = None
     trouble: str = ""  # a word in place of values: GPU is lost, GPU requires reset
     errors: int = 0  # values of health that came as an error (Unknown Error, ERR!)
+    undecided: tuple[str, ...] = ()  # fields among them that would convict it, were they read
     slowed: str = ""  # what slows it at this moment: its heat, the power brake
     repair_pending: bool | None = None  # a channel or TPC waits for a reset to be repaired
     ecc_off: bool = False

@@ -196,6 +196,7 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         memory_used_mib=count(get("memory.used")),
         trouble=trouble_of(row.values()),
         errors=sum(row.get(name) in _ERRORS for name in _HEALTH),
+        undecided=tuple(name for name in _DECIDE if row.get(name) in _ERRORS),
         slowed=_slowed(get),
         ecc_off=get("ecc.mode.current") == "Disabled",
         fabric_health=word(get("fabric.health.summary")) or "",
@@ -233,13 +234,21 @@ def _slowed(get: Callable[[str], str | None]) -> str:
     return ""
 
 
-_HEALTH = (
+#: Values that convict a GPU: of one that cannot be read nobody knows whether the GPU is well.
+_DECIDE = (
     "ecc.errors.uncorrected.volatile.total",
-    "remapped_rows.pending",
     "remapped_rows.failure",
     "gpu_recovery_action",
+    _SRAM_THRESHOLD,
+    *GROUPS["fabric"],
+)
+_HEALTH = (
+    *_DECIDE,
+    "remapped_rows.pending",
     "pcie.link.width.current",
     "memory.used",
+    "temperature.gpu.tlimit",
+    *GROUPS["counters"],
 )
 
 

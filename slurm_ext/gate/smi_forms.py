@@ -134,6 +134,7 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         memory_used_mib=count(fields.get("fb_memory_usage/used")),
         trouble=trouble_of(fields.values()),
         errors=sum(fields.get(name) in _ERRORS for name in _HEALTH),
+        undecided=tuple(name for name in _DECIDE if fields.get(name) in _ERRORS),
         sw_power_cap=_reason(fields, "sw_power_cap"),
         slowed=next((why for name, why in SLOWED if _reason(fields, name)), ""),
         repair_pending=flag(fields.get("ecc_errors/channel_repair_pending"))
@@ -171,9 +172,17 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
 
 
 _ERRORS = ("Unknown Error", "[Unknown Error]", "ERR!", "GPU access blocked by the operating system")
+#: Values that convict a GPU, by every name that a release gave them.
+_DECIDE = (
+    *("ecc_errors/volatile/sram_uncorrectable", "ecc_errors/volatile/dram_uncorrectable"),
+    *("ecc_errors/volatile/sram_uncorrectable_parity", "ecc_errors/volatile/sram_uncorrectable_sec_ded"),
+    *("ecc_errors/aggregate/sram_threshold_exceeded", "ecc_errors/unrepairable_memory", "gpu_recovery_action"),
+    *("remapped_rows/remapped_row_failure", "remapped_rows/remapping_failure_occurred"),
+    *("fabric/state", "fabric/status"),
+)
 _HEALTH = (
-    *("ecc_errors/volatile/sram_uncorrectable", "ecc_errors/volatile/dram_uncorrectable", "fb_memory_usage/used"),
-    *("ecc_errors/volatile/sram_uncorrectable_parity", "remapped_rows/pending", "remapped_rows/remapped_row_pending"),
+    *_DECIDE,
+    *("fb_memory_usage/used", "remapped_rows/pending", "remapped_rows/remapped_row_pending"),
     *("temperature/gpu_temp", "temperature/gpu_current_temp", "performance_state", "persistence_mode"),
     *("gpu_power_readings/average_power_draw", "gpu_power_readings/power_draw", "power_readings/power_draw"),
 )

@@ -56,9 +56,14 @@ def test_one_bad_gpu(tail, id_, action, verdict):
     assert found.verdict == verdict
 
 
-@pytest.mark.parametrize("tail", ["[N/A], [N/A], [N/A], [N/A], [N/A]", "[Not Supported], [Unknown Error], , , "])
-def test_what_cannot_be_read_is_not_taken_for_bad(tail):
+@pytest.mark.parametrize("tail", ["[N/A], [N/A], [N/A], [N/A], [N/A]", "[Not Supported], [N/A], , , "])
+def test_what_is_not_supported_is_not_taken_for_bad(tail):
     assert judged(rows(8, gpu3=tail)) == []
+
+
+def test_a_value_that_decides_and_is_an_error_is_neither_good_nor_bad():
+    (found,) = judged(rows(8, gpu3="[Not Supported], [Unknown Error], , , "))
+    assert (found.verdict, found.finding.id, found.finding.target) == (UNKNOWN, "gpu.values-unreadable", "gpu:3")
 
 
 def test_a_missing_gpu_shows_only_against_the_instance_type():

@@ -57,6 +57,15 @@ def test_a_refusal_that_names_no_field_of_ours_leaves_what_every_driver_knows():
         ({"fabric.status": "Insufficient Resources"}, FAIL, "gpu.fabric-failed", "drain"),
         ({"fabric.state": "In Progress", "fabric.status": "N/A"}, UNKNOWN, "gpu.fabric-not-ready", "drain"),
         ({"ecc.errors.uncorrected.volatile.total": "2"}, FAIL, "gpu.ecc-uncorrected", "reset-gpu"),
+        *(
+            ({name: "[Unknown Error]"}, UNKNOWN, "gpu.values-unreadable", "drain")
+            for name in (
+                *("ecc.errors.uncorrected.volatile.total", "remapped_rows.failure", "gpu_recovery_action"),
+                *("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "fabric.state", "fabric.status"),
+            )
+        ),
+        ({"temperature.gpu.tlimit": "ERR!", "memory.used": "ERR!"}, UNKNOWN, "gpu.values-unreadable", "drain"),
+        (dict.fromkeys(smi.GROUPS["counters"], "ERR!"), UNKNOWN, "gpu.values-unreadable", "drain"),
         (dict.fromkeys(HEALTHY, "[GPU requires reset]"), FAIL, "gpu.requires-reset", "reset-gpu"),
         (dict.fromkeys(HEALTHY, "[GPU is lost]"), FAIL, "gpu.lost", "reboot"),
         (dict.fromkeys(HEALTHY, "[Unknown Error]"), UNKNOWN, "gpu.values-unreadable", "drain"),
