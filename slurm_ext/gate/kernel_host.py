@@ -44,6 +44,9 @@ _CONNECTION = pattern(
     needs="Connection ",
 )
 
+#: Lustre's own assertion failed (libcfs/libcfs/linux/linux-debug.c): the thread stands still, with what it has locked.
+_LBUG = pattern(r"LustreError: .*\) LBUG\s*$", needs="LBUG")
+
 _OOM_JOB = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*\bjob_(\d+)", needs="oom-kill")
 _OOM_OLD = pattern(r"(?:Task in|memory: .*) (\S*/job_(\d+)\S*) killed as a result of limit", needs="killed as a result")
 _OOM_CGROUP = pattern(r"oom-kill:constraint=CONSTRAINT_MEMCG\b", needs="oom-kill")
@@ -164,6 +167,8 @@ def _rest(text: str) -> Judged | None:
         return item
     if found := _EVICTED.match(text):
         return judged(WARN, "lustre.evicted", f"{'ost' if found[2] == 'osc' else 'mdt'}:{found[3]}", "warn", text)
+    if _LBUG.match(text):
+        return judged(FAIL, "lustre.lbug", "node", "reboot", text)
     if found := _ENA.match(text):
         return judged(WARN, "network.nic-reset", f"nic:{found[1]}", "warn", text)
     if _FILES.match(text):

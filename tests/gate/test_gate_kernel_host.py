@@ -254,6 +254,14 @@ def test_a_connection_of_lustre_that_came_back_is_history():
     assert told(LOST, EVICTED, BACK) == [("warn", "ost:fs-OST0002", "warn")]
 
 
+BUG = "LustreError: 4412:0:(osc_cache.c:3095:osc_page_gang_lookup()) "
+
+
+def test_an_assertion_of_lustre_that_failed_needs_a_reboot():
+    assert told(f"{BUG}ASSERTION( ext != NULL ) failed: ", f"{BUG}LBUG") == [("fail", "node", "reboot")]
+    assert told(f"{BUG}LBUG in another's words", "LBUG", "a program says LustreError: LBUG") == []
+
+
 def test_a_carrier_that_is_lost_again_and_again_flaps():
     assert told(*["ens32: lost carrier"] * 2) == []
     assert told(*["mlx5_core 0000:9c:00.0 ib6: Link is Down"] * 3) == [("warn", "nic:ib6", "warn")]
