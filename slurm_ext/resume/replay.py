@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_ext.captured import file_text
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import UsageError
 from slurm_ext.resume import logs, policy
@@ -33,22 +34,31 @@ def load(folder: Path) -> Evidence:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     log_path = folder / "job.log"
-    text = logs.read_window(str(log_path)).text if log_path.is_file() else ""
-    if not text and not (folder / "slurm.json").is_file() and not (folder / "nodes").is_dir():
+    text = logs.read_window(str(log_path)).text if _is_file(log_path) else ""
+    if not text and not _is_file(folder / "slurm.json") and not (folder / "nodes").is_dir():
         raise UsageError(f"{folder} has no job.log, slurm.json or nodes/")
     nodes: dict[str, NodeEvidence] = {}
     if (folder / "nodes").is_dir():
         for entry in sorted(os.scandir(folder / "nodes"), key=lambda item: item.name):
-            if entry.is_dir():
+            if entry.is_dir(follow_symlinks=False):
                 nodes[entry.name] = _node(Path(entry.path), entry.name)
     return Evidence(_slurm(_json(folder / "slurm.json")), tuple(logs.lines(text)), nodes)
 
 
+def _is_file(path: Path) -> bool:
+    """Say whether a file is there. Raise UsageError for a link: who made the folder need not be who reads it."""
+    if path.is_symlink():
+        raise UsageError(
+            f"{path}: is a symbolic link, which is not followed", remedy="Copy the file itself into the folder"
+        )
+    return path.is_file()
+
+
 def _json(path: Path) -> Mapping[str, object]:
-    if not path.is_file():
+    if not _is_file(path):
         return {}
     try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        data = json.loads(file_text(str(path)))
     except ValueError as exc:
         raise UsageError(f"{path}: {exc}") from exc
     if not isinstance(data, dict):
@@ -58,7 +68,7 @@ def _json(path: Path) -> Mapping[str, object]:
 
 def _node(folder: Path, name: str) -> NodeEvidence:
     kernel_path = folder / "kernel.log"
-    kernel = tuple(logs.lines(logs.read_window(str(kernel_path)).text)) if kernel_path.is_file() else ()
+    kernel = tuple(logs.lines(logs.read_window(str(kernel_path)).text)) if _is_file(kernel_path) else ()
     data = _json(folder / "events.json")
     rows = data.get("events")
     events = tuple(

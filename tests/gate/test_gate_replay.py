@@ -69,6 +69,49 @@ def test_a_capture_cannot_name_a_file_outside_its_folder(tmp_path):
         assert "error" in line
 
 
+@pytest.mark.parametrize("name", ["case.json", "dmesg.txt", "context.json"])
+def test_no_link_in_a_capture_is_followed(tmp_path, name):
+    """Root judges folders that somebody else made: a link would show what that one may not read."""
+    secret = tmp_path / "secret"
+    secret.write_text('{"group": "kernel", "files": {}, "note": "not for everybody"}')
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    files = {"dmesg": "dmesg.txt", "context": "context.json"}
+    (folder / "case.json").write_text(json.dumps({"group": "kernel", "files": files}))
+    (folder / "dmesg.txt").write_text(XID_79)
+    (folder / "context.json").write_text("{}")
+    (folder / name).unlink()
+    (folder / name).symlink_to(secret)
+    (line,) = run(str(folder))
+    assert line["verdict"] == "unknown"
+    assert name in line["error"]
+    assert "symbolic link" in line["error"]
+    assert "not for everybody" not in json.dumps(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[]", "case.json"),
+        ("{", "line 1"),
+        ("{}", "key group"),
+        ('{"group": "kernel"}', "key files"),
+        ('{"group": 7, "files": {}}', "key group"),
+        ('{"group": "kernel", "files": {}, "instance_type": 7}', "key instance_type"),
+        ('{"group": "kernel", "files": {"dmesg": 7}}', "key files.dmesg"),
+        ('{"group": "kernel", "files": {"dmesg": "absent"}}', "key files.dmesg"),
+        ('{"group": "kernel", "files": {"dmesg": "a/../b"}}', "key files.dmesg"),
+        ("[" * 5000, "case.json"),
+    ],
+)
+def test_a_case_that_cannot_be_used_is_told_with_file_and_key(tmp_path, text, named):
+    (tmp_path / "case.json").write_text(text)
+    (line,) = run(str(tmp_path))
+    assert line["verdict"] == "unknown"
+    assert named in line["error"]
+    assert "Error(" not in line["error"]
+
+
 @pytest.mark.parametrize(
     ("context", "verdict"),
     [

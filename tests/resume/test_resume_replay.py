@@ -85,3 +85,18 @@ def test_a_story_fits_a_narrow_terminal_whatever_a_job_printed():
     for line in lines(told):
         assert len(line) <= 80
         assert line.isprintable()
+
+
+@pytest.mark.parametrize("name", ["job.log", "slurm.json", "nodes/n1/kernel.log", "nodes/n1/events.json"])
+def test_no_link_in_a_folder_is_followed(tmp_path, name):
+    secret = tmp_path / "secret"
+    secret.write_text('{"not for": "everybody"}')
+    folder = tmp_path / "folder"
+    (folder / "nodes/n1").mkdir(parents=True)
+    (folder / "slurm.json").write_text("{}")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(secret)
+    answer = judge(str(folder), Settings())
+    assert answer["class"] == "unknown"
+    assert "symbolic link" in str(answer["error"])
+    assert "everybody" not in str(answer)
