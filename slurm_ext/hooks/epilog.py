@@ -70,6 +70,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     baseline.remove(run_dir, job.job_id)
     if hold_s > 0:
         _wait_for_controller(job, share, hold_s)
+    if rungs != Modes("off", "off", "off", "off"):
+        from slurm_ext.topology import place_fact  # here: sites without a health check learn so where their nodes are
+
+        place_fact.note(settings, job.node, share)
     return PASS
 
 

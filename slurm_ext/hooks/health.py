@@ -91,6 +91,7 @@ def _look(
     record = drain_record.read(share, node)
     _act(settings, node, share, mode, run_dir, look, spared, record, at_s, asks=asks)
     versions.note(settings, node, share, facts)
+    _note_place(settings, node, share)
     if not asks:
         return
     root = at_node(settings.site.root, node)
@@ -104,6 +105,12 @@ def _look(
         _slow_check(
             settings, node, share, run_dir, dcgmi, slow_due.level(settings, last, slow_state.begun_s(run_dir), due), due
         )
+
+
+def _note_place(settings: Settings, node: str, share: str) -> None:
+    from slurm_ext.topology import place_fact  # here: it is written once a boot
+
+    place_fact.note(settings, node, share)
 
 
 def _act(
