@@ -17,20 +17,23 @@ COLUMNS = ("finding", "state", "runs", "cost", "looks_at", "means")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @fields_option(*COLUMNS)
 def list_checks(as_json: bool, fields: tuple[str, ...], noheader: bool) -> None:
-    """List what the gate looks at: whether it is on, in which hooks it runs, what it costs and what a finding means."""
+    """List every finding there is: whether it is on, in which hooks (or only in a burn-in, or a replay) it is looked for,
+    what that costs, and what it means.
+    """
     from slurm_ext.gate import checks, disabled
 
     words = tuple(word for word in site_settings().gate.disabled if word)
+    live = {row.id for row in checks.every()}  # gate.disabled is about these
     rows = [
         {
             "finding": row.id,
-            "state": "off" if words and row.id.startswith(words) else "on",
+            "state": "off" if words and row.id in live and row.id.startswith(words) else "on",
             "runs": ",".join(row.phases),
             "cost": row.cost,
             "looks_at": row.what,
             "means": row.means,
         }
-        for row in checks.every()
+        for row in checks.listed()
     ]
     wrong = [what for _, what in disabled.wrong(words)]
     if as_json:

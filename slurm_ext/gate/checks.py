@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slurm_ext.gate import probes
-from slurm_ext.gate.probes import EPILOG, HEALTH, PROLOG, Check
+from slurm_ext.gate.checks_elsewhere import ELSEWHERE
+from slurm_ext.gate.probes import EPILOG, HEALTH, PHASES, PROLOG, Check
 
 _SLOW = (EPILOG, HEALTH)
 _JOB = (EPILOG,)
@@ -28,7 +29,13 @@ OWN: tuple[Check, ...] = (
     ),
     Check("gpu.smi-", "nvidia-smi does not answer in time, is missing, or ends in an error", "unknown", cost=_SMI),
     Check("gpu.requires-reset", "nvidia-smi says so in place of a GPU's values", "fail, reset-gpu", cost=_SMI),
-    Check("gpu.values-unreadable", "several values of a GPU's health come back as errors", "unknown", cost=_SMI),
+    Check(
+        "gpu.values-unreadable",
+        "a value that decides, or several others, of a GPU's health come back as errors",
+        "unknown",
+        cost=_SMI,
+    ),
+    Check("gpu.list-incomplete", "nvidia-smi counts more GPUs than it describes", "unknown", cost=_SMI),
     Check("gpu.probe-output-cut", "nvidia-smi's answer ends too early", "unknown", cost=_SMI),
     Check("gpu.inforom-corrupt", "nvidia-smi warns that an infoROM is corrupted", "warn, replace", cost=_SMI),
     Check("gpu.ecc-uncorrected", "uncorrected ECC errors since the driver loaded", "fail, reset-gpu", cost=_SMI),
@@ -38,9 +45,10 @@ OWN: tuple[Check, ...] = (
     Check(
         "gpu.recovery-action",
         "the driver's own recovery action",
-        "fail, as it says; an unknown word is unknown",
+        "fail, as it says",
         cost=_SMI,
     ),
+    Check("gpu.recovery-action-unknown", "a recovery action that no table has", "unknown", cost=_SMI),
     Check(
         "gpu.fabric-",
         "a GPU's registration with the NVSwitch fabric: not done long after boot, or ended in an error",
@@ -135,10 +143,15 @@ OWN: tuple[Check, ...] = (
     ),
     Check("network.", "links that came and went, interfaces that were reset", "warn", cost=_LOG),
     Check("lustre.connection-lost", "a connection to a server was lost and did not come back", "warn", cost=_LOG),
+    Check("lustre.lbug", "kernel lines about a contradiction that Lustre found in itself", "fail, reboot", cost=_LOG),
+    Check("lustre.connection-restored", "a connection to a server was lost and came back", "a note", cost=_LOG),
+    Check("memory.dimm-corrected", "kernel lines about memory errors that ECC corrected", "a note", cost=_LOG),
+    Check("process.segfault", "programs that ended by a fault of their own", "a note", cost=_LOG),
     Check("job.xid-", "Xid of the job's own programs in its time", "a note for the job's owner", _JOB, _LOG),
     Check("gpu.remap-unreadable", "the state of row remapping, which MIG hides", "a note", cost=_SMI),
     Check("gpu.processes-unattributed", "programs on the GPUs that were seen once", "unknown", _SLOW, _APPS),
     Check("gpu.ecc-corrected-grew", "memory errors that ECC corrected during the job", "a note", _JOB, _SMI),
+    Check("gpu.ecc-uncorrected-grew", "memory errors that ECC did not correct during the job", "a note", _JOB, _SMI),
     Check("gpu.rows-remapped", "memory rows that were remapped during the job", "a note", _JOB, _SMI),
     Check(
         "disk.",
@@ -168,9 +181,23 @@ OWN: tuple[Check, ...] = (
 )
 
 
+def _silent(name: str) -> Check:
+    """Return the row of a probe that does not answer. In the prolog the probe of the node takes Lustre's quick look."""
+    phases = PHASES if name == "lustre" else tuple(probes.PROBES[name])
+    return Check(
+        f"{name}.no-answer", f"the look at {name} did not end, or ended in an error", "unknown", phases, "nothing"
+    )
+
+
 def every() -> tuple[Check, ...]:
     """Return a row for everything the live gate can find: its own, then each probe's."""
-    return OWN + tuple(row for name in probes.PROBES for row in probes.module_of(name).CHECKS)
+    rows = tuple(row for name in probes.PROBES for row in (*probes.module_of(name).CHECKS, _silent(name)))
+    return OWN + rows
+
+
+def listed() -> tuple[Check, ...]:
+    """Return a row for every finding there is: the live gate's, then those of the burn-in and of captures."""
+    return every() + ELSEWHERE
 
 
 def by_probe() -> dict[str, tuple[Check, ...]]:

@@ -46,8 +46,11 @@ CHECKS: tuple[Check, ...] = (
     Check("efa.command-error", "admin commands refused while a job ran", "warn", (EPILOG,), _FILES),
     Check("efa.drops", "packets dropped while a job ran: 100 a second", "warn", (EPILOG,), _FILES),
     Check(
-        "efa.retransmission",
-        "packets sent again while a job ran: 1,000 or 1 MB a second; timeouts: 1 a second",
+        "efa.retransmissions", "packets sent again while a job ran: 1,000 or 1 MB a second", "warn", (EPILOG,), _FILES
+    ),
+    Check(
+        "efa.retransmission-timeouts",
+        "packets that nobody acknowledged in time while a job ran: 1 a second",
         "warn",
         (EPILOG,),
         _FILES,

@@ -12,7 +12,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slurm_ext.errors import UsageError
-from slurm_ext.gate import checks, prove_dcgm, prove_efa, prove_gpu, prove_host, prove_kernel, prove_lustre
+from slurm_ext.gate import (
+    checks,
+    prove_between_jobs,
+    prove_dcgm,
+    prove_efa,
+    prove_gpu,
+    prove_host,
+    prove_kernel,
+    prove_lustre,
+    prove_probes,
+)
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.probes import Check
 from slurm_ext.gate.prove_bench import Bench, Build
@@ -27,6 +37,8 @@ FIXTURES: tuple[Fixture, ...] = (
     *prove_host.FIXTURES,
     *prove_efa.FIXTURES,
     *prove_lustre.FIXTURES,
+    *prove_between_jobs.FIXTURES,
+    *prove_probes.FIXTURES,
 )
 
 PROVEN, NOT_PROVEN = "proven", "not proven"

@@ -169,7 +169,14 @@ FIXTURES: tuple[Fixture, ...] = (
     Fixture("efa.counters-", "efa.counters-", _unread, UNKNOWN),
     Fixture("efa.command-error", "efa.command-error", _counter("cmds_err", 5, port=False), WARN, EPILOG),
     Fixture("efa.drops", "efa.drops", _counter("rx_drops", 10**9), WARN, EPILOG),
-    Fixture("efa.retransmission", "efa.retransmissions", _counter("retrans_pkts", 10**9), WARN, EPILOG),
+    Fixture("efa.retransmissions", "efa.retransmissions", _counter("retrans_pkts", 10**9), WARN, EPILOG),
+    Fixture(
+        "efa.retransmission-timeouts",
+        "efa.retransmission-timeouts",
+        _counter("retrans_timeout_events", 10**6),
+        WARN,
+        EPILOG,
+    ),
     Fixture("efa.work-request-errors", "efa.work-request-errors", _counter("rdma_read_wr_err", 10**6), WARN, EPILOG),
     Fixture(
         "efa.unresponsive-remote",

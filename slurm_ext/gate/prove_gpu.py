@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_ext.gate.probes import EPILOG, HEALTH, PROLOG
 from slurm_ext.gate.prove_bench import ANSWERS, KERNEL_LOG, Bench
 from slurm_ext.gate.prove_model import Fixture
-from slurm_ext.verdict import FAIL, UNKNOWN, WARN
+from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 _MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 _XID = "NVRM: Xid (PCI:0000:53:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -21,6 +21,11 @@ def _answers_nothing(bench: Bench) -> None:
 def _cut(bench: Bench) -> None:
     table = (bench.root / ANSWERS / "table").read_text()
     bench.write(f"{ANSWERS}/table", table[: len(table) * 3 // 4])
+
+
+def _one_row_less(bench: Bench) -> None:
+    table = (bench.root / ANSWERS / "table").read_text()
+    bench.write(f"{ANSWERS}/table", "".join(table.splitlines(keepends=True)[:-1]))
 
 
 def _inforom(bench: Bench) -> None:
@@ -64,6 +69,15 @@ FIXTURES: tuple[Fixture, ...] = (
         UNKNOWN,
         target="gpu:3",
     ),
+    Fixture("gpu.list-incomplete", "gpu.list-incomplete", _one_row_less, UNKNOWN),
+    Fixture(
+        "gpu.ecc-uncorrected-grew",
+        "gpu.ecc-uncorrected-grew",
+        lambda bench: bench.gpu(2, ecc__errors__uncorrected__volatile__total="2"),
+        PASS,
+        EPILOG,
+        target="gpu:2",
+    ),
     Fixture("gpu.probe-output-cut", "gpu.probe-output-cut", _cut, UNKNOWN),
     Fixture("gpu.inforom-corrupt", "gpu.inforom-corrupt", _inforom, WARN, target="gpu@0000:53:00", action="replace"),
     Fixture("gpu.driver-", "gpu.driver-mismatch", lambda bench: bench.instead(f"echo '{_MISMATCH}'; exit 18\n"), FAIL),
@@ -103,6 +117,13 @@ FIXTURES: tuple[Fixture, ...] = (
         lambda bench: bench.gpu(0, gpu_recovery_action="Reboot"),
         FAIL,
         action="reboot",
+    ),
+    Fixture(
+        "gpu.recovery-action-unknown",
+        "gpu.recovery-action-unknown",
+        lambda bench: bench.gpu(0, gpu_recovery_action="Dance"),
+        UNKNOWN,
+        target="gpu:0",
     ),
     Fixture("gpu.hot", "gpu.hot", lambda bench: bench.gpu(0, temperature__gpu__tlimit="0"), WARN),
     Fixture(

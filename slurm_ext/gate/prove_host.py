@@ -283,6 +283,12 @@ FIXTURES: tuple[Fixture, ...] = (
     Fixture(
         "raid.", "raid.inactive", lambda bench: bench.edit("proc/mdstat", "md0 : active raid0", "md0 : inactive"), FAIL
     ),
+    Fixture(
+        "probe.output-cut",
+        "probe.output-cut",
+        lambda bench: bench.edit("proc/mdstat", "md0 : active raid0", "md0 : activ"),
+        UNKNOWN,
+    ),
     Fixture("fs.read-only", "fs.read-only", _turned_read_only, FAIL, action="reboot"),
     Fixture("fs.not-mounted", "fs.not-mounted", _fstab, WARN),
     Fixture("fs.mounts-unreadable", "fs.mounts-unreadable", _text(_MOUNTINFO, "nothing like a mount\n"), UNKNOWN),

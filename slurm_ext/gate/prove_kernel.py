@@ -21,6 +21,10 @@ _LOST = (
     "Lustre: fsxlab-OST0000-osc-ffff8f3a41d2c000: Connection to fsxlab-OST0000 (at 198.18.255.254@tcp) was lost; "
     "in progress operations using this service will wait for recovery to complete"
 )
+_BACK = "Lustre: fsxlab-OST0000-osc-ffff8f3a41d2c000: Connection restored to fsxlab-OST0000 (at 198.18.255.254@tcp)"
+_SEGFAULT = (
+    "python3[4242]: segfault at 0 ip 00007f0000000000 sp 00007ffc00000000 error 4 in libc.so.6[7f0000000000+1000]"
+)
 
 
 def _once(bench: Bench) -> None:
@@ -56,6 +60,14 @@ FIXTURES: tuple[Fixture, ...] = (
         _says("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1)"),
         FAIL,
     ),
+    Fixture(
+        "memory.dimm-corrected",
+        "memory.dimm-corrected",
+        _says("EDAC MC4: 1 CE memory read error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x1)"),
+        PASS,
+    ),
+    Fixture("lustre.connection-restored", "lustre.connection-restored", _says(_LOST, _BACK), PASS),
+    Fixture("process.segfault", "process.segfault", _says(_SEGFAULT), PASS),
     Fixture("memory.oom-", "memory.oom-node", _says(_OOM), WARN),
     Fixture(
         "host.lockup", "host.lockup", _says("watchdog: BUG: soft lockup - CPU#17 stuck for 26s! [python3:4242]"), WARN
@@ -92,6 +104,7 @@ FIXTURES: tuple[Fixture, ...] = (
     Fixture("network.", "network.nic-reset", _says("ena 0000:00:05.0 ens5: Keep alive watchdog timeout."), WARN),
     Fixture("network.", "network.flap", _says(*["ena 0000:00:05.0 ens5: Link is down"] * 4), WARN),
     Fixture("host.kernel-fault", "host.kernel-fault", _says("kernel BUG at mm/slub.c:305!"), WARN),
+    Fixture("lustre.lbug", "lustre.lbug", _says("LustreError: 7:0:(a.c:3:f()) LBUG"), FAIL),
     Fixture("lustre.connection-lost", "lustre.connection-lost", _says(_LOST), WARN),
     Fixture("job.xid-", "job.xid-13", _says(_OWN_XID), PASS, EPILOG),
     Fixture("gpu.remap-unreadable", "gpu.remap-unreadable", _without_remap, PASS),

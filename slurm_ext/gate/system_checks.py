@@ -58,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
         "health check: fail; else warn",
         cost=_FILE,
     ),
+    Check("probe.output-cut", "/proc/mdstat ends too early, or is of another form", "unknown", cost=_FILE),
     Check("fs.read-only", "a file system that the kernel turned read-only", "fail, reboot", cost="mountinfo"),
     Check("fs.not-mounted", "a mount that fstab names is not there", "warn", _IDLE, "fstab"),
     Check(

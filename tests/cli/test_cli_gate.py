@@ -116,7 +116,7 @@ def test_list_names_every_check_once_with_its_state(site: Path, capsys: pytest.C
     config.write_text(config.read_text().replace("disabled: []", "disabled: [gpu.xid-, gpu.losst]"))
     assert main(["gate", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [row["finding"] for row in data["checks"]] == [row.id for row in checks.every()]
+    assert [row["finding"] for row in data["checks"]] == [row.id for row in checks.listed()]
     assert {row["finding"] for row in data["checks"] if row["state"] == "off"} == {"gpu.xid-"}
     assert all(row["runs"] and row["cost"] and row["looks_at"] for row in data["checks"])
     assert data["disabled_wrong"] == ["no check is called 'gpu.losst'. Did you mean gpu.lost?"]
@@ -156,7 +156,7 @@ def test_explain(words: list[str], expected: list[str], capsys: pytest.CaptureFi
 
 
 def test_whatever_gate_list_names_can_be_explained() -> None:
-    assert [row.id for row in checks.every() if explain.finding(row.id) is None] == []
+    assert [row.id for row in checks.listed() if explain.finding(row.id) is None] == []
 
 
 @pytest.mark.parametrize(
