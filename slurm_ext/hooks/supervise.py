@@ -19,6 +19,9 @@ FIRST_S = 20.0
 #: The worker keeps its own deadline; this much more (seconds) means that it is stuck.
 MARGIN_S = 5.0
 
+#: How long (seconds) we wait for tools that a stuck worker had started to end once they are killed.
+ORPHANS_S = 0.5
+
 PASS, FAIL = 0, 1
 
 
@@ -55,8 +58,13 @@ def supervise(work: Callable[[Callable[[float], None]], int], *, late: Callable[
                 return FAIL if line == b"exit 1" else PASS
         text = text[text.rfind(b"\n") + 1 :]
     os.close(reader)
+    from slurm_ext.hooks import orphans
+
+    adopted = orphans.adopt()
     os.kill(pid, signal.SIGKILL)
     _reap(pid)
+    if adopted:
+        orphans.end(pid, ORPHANS_S)
     late(time.monotonic() - started)
     return PASS
 
