@@ -131,16 +131,21 @@ class Asked(NamedTuple):
     missing: bool = False
 
 
+def tool(root: str, name: str) -> str | None:
+    """Return a program of libfabric that root may run: the EFA installer's or, on the machine itself, the system's."""
+    places = [os.path.join(root, "opt/amazon/efa/bin", name)] + ([f"/usr/bin/{name}"] if root == "/" else [])
+    return next((path for path in places if _may_run(path)), None)
+
+
 def ask_libfabric(root: str, patience_s: float) -> Asked:
     """Run `fi_info -p efa` in a session of its own, for at most TOOL_S or `patience_s` seconds."""
-    places = [os.path.join(root, "opt/amazon/efa/bin/fi_info")] + (["/usr/bin/fi_info"] if root == "/" else [])
-    tool = next((path for path in places if _may_run(path)), None)
-    if tool is None:
+    path = tool(root, "fi_info")
+    if path is None:
         return Asked(missing=True)
     try:
         # Without FI_HMEM libfabric starts CUDA first (src/hmem.c): a look at EFA should not wake a GPU, or hang in its driver.
         env = command.clean_env(FI_HMEM="system")
-        ran = command.run([tool, "-p", "efa"], timeout_s=min(TOOL_S, patience_s), env=env, max_output_bytes=_TOOL_BYTES)
+        ran = command.run([path, "-p", "efa"], timeout_s=min(TOOL_S, patience_s), env=env, max_output_bytes=_TOOL_BYTES)
     except CommandNotFoundError:
         return Asked(missing=True)
     return Asked(ran.stdout, ran.stderr, ran.timed_out, ran.truncated)

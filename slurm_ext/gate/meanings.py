@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from slurm_ext.gate import (
+    meanings_between_jobs,
     meanings_burnin,
     meanings_efa,
     meanings_gpu,
@@ -33,6 +34,7 @@ TABLES = (
     meanings_host.MEANINGS,
     meanings_slurm.MEANINGS,
     meanings_burnin.MEANINGS,
+    meanings_between_jobs.MEANINGS,
 )
 
 

@@ -97,6 +97,13 @@ CHECKS: tuple[Check, ...] = (
     Check("efa.tool-", "fi_info does not end, or is missing (said once in a boot)", "unknown", (HEALTH,), "fi_info"),
     Check("efa.output-", "what fi_info prints cannot be read", "unknown", (HEALTH,), "fi_info"),
     Check(
+        "efa.loopback-",
+        "traffic of each EFA device with itself (gate.efa_loopback), the last result of this boot",
+        "fail, replace where few of the devices fail, twice; where more do: warn; not made: unknown",
+        (HEALTH,),
+        "some three seconds a device; detached, every gate.slow_every_h",
+    ),
+    Check(
         "compat.",
         "releases of NCCL, plug-in, libfabric, EFA and NVIDIA driver that do not go together",
         "warn",
@@ -107,7 +114,17 @@ CHECKS: tuple[Check, ...] = (
 
 
 def look(here: Here) -> Probed:
-    """Look at this node's EFA."""
+    """Look at this node's EFA, and between jobs at what its last loopback said."""
+    probed = _look(here)
+    if here.phase != HEALTH or not here.settings.gate.efa_loopback:
+        return probed
+    from slurm_ext.gate import slow_result
+
+    items, kept = slow_result.of_node(here, slow_result.EFA)
+    return Probed((*probed.items, *items), {**probed.kept, **({"loopback": kept} if kept else {})})
+
+
+def _look(here: Here) -> Probed:
     kind = here.instance_type()
     row = catalogue.find(kind)
     maximum = row.efa_devices if row is not None else efa_types.efa_devices(kind)

@@ -17,6 +17,7 @@ from slurm_ext.typed import NamedTuple
 PERSON = "a person's word (fmslurm node resume): no look between jobs shows whether it is gone"
 BURNIN = "a burn-in that passes with this node (fmslurm burnin run)"
 SLOW = "DCGM's diagnostic, run to its end since the drain"
+LOOPBACK = "EFA's loopback (gate.efa_loopback), passed over this device since the drain"
 
 #: Other than these nothing is a healthy GPU's registration with its fabric (nvidia-smi's own words).
 _FABRIC = ("Completed", "Success")
@@ -261,6 +262,7 @@ RULES: tuple[Rule, ...] = (
     Rule("efa.init-failed", (_log, _read("efa", "functions"))),
     Rule("efa.no-interrupt", (_log, _read("efa", "devices"))),
     Rule("efa.not-in-libfabric", needs=PERSON),
+    Rule("efa.loopback-", needs=LOOPBACK),
     # The node itself.
     Rule("memory.dimm-uncorrected", (_log, _read("system", "edac", node=True))),
     Rule("host.memory-missing", (_read("system", "memory", node=True),)),

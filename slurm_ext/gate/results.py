@@ -99,6 +99,9 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
     if check.id == "dcgm." and not (facts.probed.get("dcgm") and facts.probed["dcgm"].kept):
         off = settings.gate.slow_check == "off"
         return Result(check.id, NOTHING, "gate.slow_check is off" if off else "DCGM has not run on this boot yet")
+    if check.id == "efa.loopback-" and not (facts.probed.get("efa") and facts.probed["efa"].kept.get("loopback")):
+        off = not settings.gate.efa_loopback
+        return Result(check.id, NOTHING, "gate.efa_loopback is off" if off else "it has not run on this boot yet")
     if check.id.startswith(("efa.", "compat.")) and facts.efa_devices == 0:
         return Result(check.id, NOTHING, "there is no EFA device")
     if check.id.startswith(("lustre.", "lnet.")) and facts.mounts is None:

@@ -96,15 +96,20 @@ def _look(
         return
     root = at_node(settings.site.root, node)
     dcgmi = slow_due.dcgmi_path(root) if settings.gate.slow_check != slow_due.OFF else ""
+    last_efa = slow_result.read(run_dir, slow_result.EFA) if settings.gate.efa_loopback else None
     if record is not None:
         from slurm_ext.hooks import undrain
 
-        case = undrain.Case(settings, node, share, record, look, at_s, last, off, has_dcgm=bool(dcgmi))
-        due = due._replace(out_since=undrain.tend(case))
-    if dcgmi:
-        _slow_check(
-            settings, node, share, run_dir, dcgmi, slow_due.level(settings, last, slow_state.begun_s(run_dir), due), due
+        case = undrain.Case(
+            settings, node, share, record, look, at_s, last, off, has_dcgm=bool(dcgmi), last_efa=last_efa
         )
+        due = due._replace(out_since=undrain.tend(case))
+    level = slow_due.level(settings, last, slow_state.begun_s(run_dir), due) if dcgmi else ""
+    argv = slow_due.argv(dcgmi, level) if level else ()
+    if not level and slow_due.efa(settings, last_efa, slow_state.begun_s(run_dir, slow_result.EFA), due):
+        level, argv = slow_result.EFA, slow_due.efa_tools(root)
+    if argv:
+        _slow_check(settings, node, share, run_dir, argv, level, due)
 
 
 def _note_place(settings: Settings, node: str, share: str) -> None:
@@ -198,21 +203,20 @@ def _drain(
 
 
 def _slow_check(
-    settings: Settings, node: str, share: str, run_dir: str, dcgmi: str, level: str, now: slow_due.Now
+    settings: Settings, node: str, share: str, run_dir: str, argv: tuple[str, ...], level: str, now: slow_due.Now
 ) -> None:
-    """Start a slow check where one is due."""
-    if not level:
-        return
+    """Start a slow check that is due."""
     from slurm_ext.hooks import slow_jobs, slow_run
 
     root = at_node(settings.site.root, node)
+    what = "EFA's loopback" if level == slow_result.EFA else f"DCGM {level}"
 
     def tell(last: slow_result.Last) -> None:
         event = events.Event(
             "gate.slow-check",
             room="gate",
             rule=next((item.finding.id for item in last.items), ""),
-            reason=f"DCGM {last.level}: {last.outcome} after {last.ended_s - last.began_s:.0f} s; {last.said}",
+            reason=f"{what}: {last.outcome} after {last.ended_s - last.began_s:.0f} s; {last.said}",
             evidence=tuple(line for item in last.items for line in item.finding.evidence[:1]),
             decision=conclude(last.items).verdict,
             boot_id=last.boot_id,
@@ -221,7 +225,7 @@ def _slow_check(
         trail.emit(settings, node, event, share=share)
 
     slow_run.start(
-        slow_run.Order(node, run_dir, slow_due.argv(dcgmi, level), level, now.boot_id, slow_run.LIMITS_S[level]),
+        slow_run.Order(node, run_dir, argv, level, now.boot_id, slow_run.LIMITS_S[level]),
         idle=lambda: slow_due.not_idle(run_dir, root, node, over=lambda ids: slow_jobs.over(settings, node, ids)),
         tell=tell,
     )

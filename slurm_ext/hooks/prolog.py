@@ -101,7 +101,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     if not ended:
         from slurm_ext.hooks import slow_end
 
-        look = slow_end.stays(look, settings)
+        look = slow_end.stays(look, settings, at_node(settings.site.run_dir, job.node))
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == verdict.FAIL:
         from slurm_ext.hooks import acked

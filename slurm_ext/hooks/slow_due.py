@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
-from slurm_ext.gate.slow_result import BROKE, DONE, HOUR_S, LATE, Last, ended_try
+from slurm_ext.gate.slow_result import BROKE, DONE, EFA, HOUR_S, LATE, Last, ended_try
 from slurm_ext.hooks import leftovers, slow_end
 from slurm_ext.typed import NamedTuple
 
@@ -45,16 +45,25 @@ def level(settings: Settings, last: Last | None, begun_s: float | None, now: Now
     if chosen == OFF:
         return ""
     wanted = R2 if chosen == "dcgm-r2" and now.out_since is not None else R1
+    return wanted if _is_due(settings, wanted, last, begun_s, now) else ""
+
+
+def efa(settings: Settings, last: Last | None, begun_s: float | None, now: Now) -> bool:
+    """Say whether EFA's loopback is due: as `level` is. Pure."""
+    return settings.gate.efa_loopback and _is_due(settings, EFA, last, begun_s, now)
+
+
+def _is_due(settings: Settings, wanted: str, last: Last | None, begun_s: float | None, now: Now) -> bool:
     if last is not None and last.boot_id != now.boot_id:
         last = None
     if begun_s is not None and (begun_s > now.now or (now.booted_s is not None and begun_s < now.booted_s)):
         begun_s = None  # of another boot, or the clock was turned back
     if begun_s is None:
-        return wanted
+        return True
     age_s = now.now - begun_s
     ended = ended_try(last)
     if last is None or max(last.ended_s, ended[0] if ended else 0.0) < begun_s:  # it runs, or it could not write a word
-        return wanted if age_s >= AGAIN_BROKE_S else ""
+        return age_s >= AGAIN_BROKE_S
     pause_s = settings.gate.slow_every_h * HOUR_S
     if ended is not None:
         pause_s = min(pause_s, AGAIN_ENDED_S)
@@ -63,7 +72,7 @@ def level(settings: Settings, last: Last | None, begun_s: float | None, now: Now
     elif now.out_since is not None:
         is_proof = last.began_s >= now.out_since and last.level == wanted
         pause_s = min(pause_s, AGAIN_OUT_S) if is_proof else 0.0
-    return wanted if age_s >= pause_s else ""
+    return age_s >= pause_s
 
 
 def is_proof(last: Last | None, now: Now, *, level: str = "") -> bool:
@@ -81,6 +90,14 @@ def dcgmi_path(root: str) -> str:
         if os.access(path, os.X_OK):
             return path
     return ""
+
+
+def efa_tools(root: str) -> tuple[str, ...]:
+    """Return fi_info and fi_pingpong of the EFA installer (or, for the machine itself, of its libfabric); empty: not both."""
+    from slurm_ext.gate import efa_live_node
+
+    found = tuple(efa_live_node.tool(root, name) for name in ("fi_info", "fi_pingpong"))
+    return tuple(path for path in found if path is not None) if all(found) else ()
 
 
 def argv(dcgmi: str, wanted: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from slurm_ext import shared
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import rules
+from slurm_ext.gate import rules, slow_result
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import conclude, judged
 from slurm_ext.hooks import slow_place, slow_state
@@ -134,10 +134,13 @@ def _is_of_daemon(process: Process, accounts: Collection[int]) -> bool:
     return parent is not None and parent.name == DAEMON and is_run_by(parent.pid, accounts)
 
 
-def stays(look: Look, settings: Settings) -> Look:
-    """Return the look with what it means for a job that a slow check is still on the GPUs: it is not known what it would meet."""
-    line = "a slow check of ours did not end in time, and may still be on the GPUs"
-    more = rules.enabled([judged(UNKNOWN, "dcgm.stays", "node", "none", line)], settings.gate.disabled)
+def stays(look: Look, settings: Settings, run_dir: str) -> Look:
+    """Return the look with what it means for a job that a slow check is still on the node: it is not known what it would meet."""
+    who = slow_state.running(run_dir)
+    is_efa = who is not None and slow_result.kind_of_level(who.level) == slow_result.EFA
+    id_, where = ("efa.loopback-stays", "EFA devices") if is_efa else ("dcgm.stays", "GPUs")
+    line = f"a slow check of ours did not end in time, and may still be on the {where}"
+    more = rules.enabled([judged(UNKNOWN, id_, "node", "none", line)], settings.gate.disabled)
     items = (*look.items, *more)
     return look._replace(items=items, verdict=conclude(items, rule="gate.local"))
 

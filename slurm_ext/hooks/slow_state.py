@@ -11,14 +11,16 @@ import time
 from collections.abc import Mapping
 
 from slurm_ext.errors import UntrustedFileError
-from slurm_ext.files import read_trusted, write_passing
+from slurm_ext.files import open_regular, read_trusted, write_passing
+from slurm_ext.gate.slow_result import DCGM, EFA
 from slurm_ext.hooks.slow import RUNNING
 from slurm_ext.typed import Any, NamedTuple
 
 SCHEMA = 1
 
-#: The lock that a slow check holds as long as it lives; the time of its last change is when the last one began.
+#: The lock that a slow check holds as long as it lives; the time of its last change is when DCGM's was begun last.
 LOCK = "slow.lock"
+MARKS = {DCGM: LOCK, EFA: "slow-efa.begun"}
 
 MAX_BYTES = 1 << 20
 
@@ -82,18 +84,28 @@ def remove_running(run_dir: str) -> None:
         return
 
 
-def begun_s(run_dir: str) -> float | None:
-    """Return when a slow check was begun here last, also one that could not write a word; None where none was."""
+def begun_s(run_dir: str, kind: str = DCGM) -> float | None:
+    """Return when a slow check of a kind was begun here last, also one that could not write a word; None where none was."""
     try:
-        return os.stat(os.path.join(run_dir, LOCK)).st_mtime
+        return os.stat(os.path.join(run_dir, MARKS[kind])).st_mtime
     except OSError:
         return None
 
 
-def mark_begun(descriptor: int) -> None:
-    """Say, on the lock itself, that one begins now: this needs no room on the disk."""
+def mark_begun(run_dir: str, kind: str, lock: int) -> None:
+    """Say that one begins now. On the lock itself this needs no room on the disk; other kinds have a file of their own."""
     now = time.time()
-    os.utime(descriptor, (now, now))
+    if kind == DCGM:
+        os.utime(lock, (now, now))
+        return
+    try:
+        descriptor = open_regular(os.path.join(run_dir, MARKS[kind]), os.O_WRONLY | os.O_CREAT)
+    except (OSError, UntrustedFileError):
+        return  # then it is begun again a little sooner
+    try:
+        os.utime(descriptor, (now, now))
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: str) -> Mapping[str, Any] | None:

@@ -17,7 +17,7 @@ from slurm_ext.files import read_trusted, write_passing
 from slurm_ext.gate import ladder, proof, undrain
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.model import Judged, conclude
-from slurm_ext.gate.slow_result import Last
+from slurm_ext.gate.slow_result import DCGM, EFA, Last, kind_of
 from slurm_ext.gate.undrain import FORGET, LEAVE, RESUME, Seen
 from slurm_ext.hooks import slow_due, trail, way_back
 from slurm_ext.slurm import act, connect, drain_record
@@ -48,8 +48,8 @@ BY_A_PERSON = (
 
 
 class Case(NamedTuple):
-    """A drained node, and what its health check has found out so far. `at_s`: seconds since the epoch; `last`: the last slow
-    check; `off`: switches thrown by `fmslurm off`; `has_dcgm`: there is a dcgmi here."""
+    """A drained node, and what its health check has found out so far. `at_s`: seconds since the epoch; `last`: DCGM's last slow
+    check; `off`: switches thrown by `fmslurm off`; `has_dcgm`: there is a dcgmi here; `last_efa`: EFA's last loopback."""
 
     settings: Settings
     node: str
@@ -60,6 +60,7 @@ class Case(NamedTuple):
     last: Last | None = None
     off: tuple[modes.Off, ...] = ()
     has_dcgm: bool = False
+    last_efa: Last | None = None
 
     @property
     def root(self) -> str:
@@ -137,8 +138,8 @@ def _rewritten(case: Case, **fields: str) -> Case:
 def _seen(case: Case, due: slow_due.Now) -> Seen:
     facts, items = case.look.facts, case.look.items
     mine = (case.record.finding, case.record.target)
-    # That DCGM could not be asked speaks against a node only where DCGM is to prove something.
-    local = [item for item in items if not (item.finding.id.startswith("dcgm.") and item.verdict == UNKNOWN)]
+    # That a slow check could not be made speaks against a node only where it is to prove something.
+    local = [item for item in items if not (_is_slow(item.finding.id) and item.verdict == UNKNOWN)]
     gpus = facts.smi.gpus if facts.smi is not None else ()
     return Seen(
         verdict=conclude(local).verdict,
@@ -153,11 +154,15 @@ def _seen(case: Case, due: slow_due.Now) -> Seen:
     )
 
 
+def _is_slow(finding: str) -> bool:
+    return bool(kind_of(finding)) or finding.startswith("dcgm-health.")
+
+
 def _check(case: Case, due: slow_due.Now) -> str:
     """Return what became of the check that this drain is for (see gate/results.py)."""
     finding = case.record.finding
-    if finding.startswith("dcgm."):
-        return PASS if slow_due.is_proof(case.last, due) else UNKNOWN
+    if kind := kind_of(finding):
+        return PASS if slow_due.is_proof(case.last_efa if kind == EFA else case.last, due) else UNKNOWN
     from slurm_ext.gate import results
 
     rows = [row for row in results.of_look(case.look, case.settings, "health") if finding.startswith(row.check)]
@@ -171,7 +176,11 @@ def _check(case: Case, due: slow_due.Now) -> str:
 def _missing(case: Case) -> str:
     """Return which reading is missing of the proof that this finding has gone, in words; empty: none is."""
     finding, target = case.record.finding, case.record.target
-    if not finding.startswith("dcgm."):
+    kind = kind_of(finding)
+    if kind == EFA:
+        is_well = case.last_efa is not None and target in case.last_efa.passed
+        return "" if is_well else f"EFA's loopback did not pass over {target}"
+    if kind != DCGM:
         row = catalogue.find(case.look.facts.instance_type)
         return proof.missing(proof.Case(finding, target, case.look.facts, row))
     untested = next((one.finding.id for one in _items(case.last) if one.finding.id in _UNTESTED), "")
@@ -184,6 +193,8 @@ def _items(last: Last | None) -> tuple[Judged, ...]:
 
 def _slow(case: Case, due: slow_due.Now) -> str:
     """Return what is missing of a slow check's proof, empty where none is asked for or nothing is missing."""
+    if kind_of(case.record.finding) == EFA:
+        return "" if slow_due.is_proof(case.last_efa, due) else "EFA's loopback has not run to its end here since the drain"
     by_load = case.settings.gate.slow_check == "dcgm-r2" and case.has_dcgm and case.record.finding.startswith(_LOADED)
     if not case.record.finding.startswith("dcgm.") and not by_load:
         return ""

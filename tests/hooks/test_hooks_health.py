@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pingpong
 import pytest
 from hook_site import HOOK, ROOT, SMI, Site
 
@@ -433,6 +434,36 @@ def test_what_dcgm_finds_joins_the_look_of_the_next_run(here: Here) -> None:
     here.health()
     until(lambda: len((here.folder / "dcgmi").read_text().splitlines()) == 2, "a node that is out is looked at again")
     until(lambda: not (here.folder / "run/slow-running.json").exists(), "it is over")
+
+
+def test_what_efas_loopback_finds_drains_and_a_newer_one_that_passes_brings_back(here: Here) -> None:
+    here.push(here.settings._replace(gate=here.settings.gate._replace(efa_loopback=True)))
+    here.smi(SMI.replace("cat <<'X'", "case \"$*\" in *compute-apps*) exit 0;; esac\ncat <<'X'"))
+    bad = "rdmap79s0"
+    folder = here.folder / "root/opt/amazon/efa/bin"
+    pingpong.install(folder, {bad: "error", "rdmap80s0": "pass", "rdmap81s0": "pass", "rdmap82s0": "pass"})
+    (folder / "fi_info").write_text(f"#!/bin/sh\ncat {folder}/listed\n")
+    run_dir = here.folder / "run"
+
+    here.rename(f"h{os.getpid()}")
+    here.health()
+    until(lambda: here.named("gate.slow-check"), "its event is written")
+    here.health()
+    record = drain_record.read(here.share, here.node)
+    assert record is not None
+    assert (record.finding, record.target, record.step) == ("efa.loopback-failed", f"efa:{bad}", "reboot")
+
+    (folder / "domains" / f"{bad}-rdm").write_text("pass")
+    here.boot("0c" * 16)
+    until(lambda: not (run_dir / "slow-running.json").exists(), "it is over")
+    (run_dir / "slow-efa.begun").unlink()
+    here.health()
+    until(lambda: len(here.named("gate.slow-check")) > 1, "the second event is written")
+    until(lambda: not (run_dir / "slow-running.json").exists(), "it is over")
+    here.health()
+    assert drain_record.read(here.share, here.node) is None
+    (past,) = drain_record.history(here.share, here.node) or ()
+    assert past.outcome.startswith("resumed on proof")
 
 
 def test_without_dcgm_nothing_is_started_and_nothing_is_found(here: Here) -> None:

@@ -345,3 +345,32 @@ def test_dcgmi_is_looked_for_where_the_machine_has_it(tmp_path: Path) -> None:
     assert slow_due.dcgmi_path(str(tmp_path)) == str(path)
     assert slow_due.argv(str(path), "r2") == (str(path), "diag", "-r", "2", "-j")
     assert os.path.isabs(slow_due.dcgmi_path("/") or "/")
+
+
+def test_when_efas_loopback_is_due() -> None:
+    chosen = settings("off")
+    on = chosen._replace(gate=chosen.gate._replace(efa_loopback=True))
+    done = ended(1, level="efa")
+    assert not slow_due.efa(chosen, None, None, IN_USE)
+    assert slow_due.efa(on, None, None, IN_USE)
+    assert not slow_due.efa(on, done, NOW - HOUR_S, IN_USE)
+    assert slow_due.efa(on, ended(25, level="efa"), NOW - 25 * HOUR_S, IN_USE)
+    assert slow_due.efa(on, done, NOW - 1.1 * HOUR_S, OUT), "out: proof is an hour old"
+    assert not slow_due.efa(on, ended(0.2, level="efa"), NOW - 0.3 * HOUR_S, OUT), "out: proof is fresh"
+    assert slow_result.counts(on.gate, done, now=NOW, boot_id="b1")
+    assert not slow_result.counts(chosen.gate, done, now=NOW, boot_id="b1")
+
+
+def test_each_kind_of_slow_check_keeps_its_own_result(tmp_path: Path) -> None:
+    dcgm, efa = ended(1), ended(2, level="efa")._replace(passed=("efa:a",))
+    slow_result.write(str(tmp_path), dcgm)
+    slow_result.write(str(tmp_path), efa)
+    assert slow_result.read(str(tmp_path)) == dcgm
+    assert slow_result.read(str(tmp_path), slow_result.EFA) == efa
+    (tmp_path / "slow.json").write_text((tmp_path / "slow-efa.json").read_text())
+    assert slow_result.read(str(tmp_path)) is None, "it is another kind's"
+    assert [slow_result.kind_of(id_) for id_ in ("dcgm.memory", "efa.loopback-failed", "efa.missing")] == [
+        "dcgm",
+        "efa",
+        "",
+    ]

@@ -1,0 +1,73 @@
+"""What findings of the looks between jobs mean: EFA's loopback. Table. Checked on 2026-11-30."""
+
+from __future__ import annotations
+
+from slurm_ext.gate import meanings_pages as page
+from slurm_ext.gate.meanings_model import NO, UNKNOWN, YES, Meaning
+
+_BY_HAND = (
+    "By hand, on the idle node: `FI_EFA_ENABLE_SHM_TRANSFER=0 fi_pingpong -p efa -e rdm -d DEVICE-rdm` in one shell, the same "
+    "with `127.0.0.1` behind it in another; `/opt/amazon/efa/test/efa_test.sh` does it for one device."
+)
+
+MEANINGS: tuple[Meaning, ...] = (
+    Meaning(
+        "efa.loopback-failed",
+        "Traffic of this EFA device with itself failed twice, while it passed over most other devices of the node.",
+        "replace",
+        YES,
+        (page.EFA, page.EFA_NCCL),
+        (_BY_HAND,),
+    ),
+    Meaning(
+        "efa.loopback-unsteady",
+        "Traffic of this EFA device with itself failed, and passed when it was tried again.",
+        "warn",
+        NO,
+        (page.EFA,),
+        (_BY_HAND,),
+    ),
+    Meaning(
+        "efa.loopback-none",
+        "Traffic of the node with itself passes over none of the EFA devices that were tried.",
+        "warn",
+        NO,
+        (page.EFA_NCCL,),
+        (
+            "The security group must let its own members in and out, all traffic, and every interface must have it: without "
+            "that no node passes.",
+            _BY_HAND,
+        ),
+    ),
+    Meaning(
+        "efa.loopback-many",
+        "Traffic of the node with itself fails on more than a quarter of its EFA devices: rather a setting than so many faults.",
+        "warn",
+        NO,
+        (page.EFA_NCCL,),
+        ("Compare the security groups of the interfaces that fail with those of the others.", _BY_HAND),
+    ),
+    Meaning(
+        "efa.loopback-not-tested",
+        "EFA's loopback could not be made, on this device or at all: fi_pingpong or fi_info ended otherwise than by traffic.",
+        "none",
+        UNKNOWN,
+        (page.EFA_NCCL,),
+        (_BY_HAND,),
+    ),
+    Meaning(
+        "efa.loopback-overdue",
+        "EFA's loopback has been due for more than two intervals (gate.slow_every_h), and none came to its end here.",
+        "none",
+        NO,
+        (page.EFA_NCCL,),
+        ("The evidence says what keeps it: a job, a burn-in, a program on the GPUs, or what an earlier check left.",),
+    ),
+    Meaning(
+        "efa.loopback-stays",
+        "EFA's loopback did not end in time for a job: something of it may still be on the devices.",
+        "none",
+        UNKNOWN,
+        (page.EFA_NCCL,),
+    ),
+)
