@@ -13,8 +13,11 @@ from types import FrameType
 
 from slurm_ext.config import snapshot, yaml_file
 from slurm_ext.config.locate import DEFAULT_PATH
-from slurm_ext.config.model import Settings
+from slurm_ext.config.model import Notify, Settings
 from slurm_ext.errors import EXIT_INTERNAL, EXIT_LACKING, EXIT_OK, FmslurmError, LackingError
+from slurm_ext.notices.desk import Desk
+from slurm_ext.notices.look import file_hash
+from slurm_ext.resume import telling
 from slurm_ext.resume.controller import Controller
 from slurm_ext.resume.journal import Journal
 from slurm_ext.resume.push import Push
@@ -61,18 +64,27 @@ def lock(settings: Settings) -> int:
 class Loop:
     """The loop: ticks, housekeeping, and an end at SIGTERM between two of them."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Open journal and socket and ask Slurm for the cluster's name. Raise FmslurmError where something lacks."""
-        self.settings = settings
+    def __init__(self, settings: Settings, config_path: str = "") -> None:
+        """Open journal and socket and ask Slurm for the cluster's name. Raise FmslurmError where something lacks.
+
+        `config_path`: the file that the settings are from; it is read again once what was pushed is of another content.
+        """
+        self.settings, self.config_path = settings, config_path
         self.stopping = False
         self.slurm = connect(settings, timeout_s=CALL_TIMEOUT_S)
         cluster = settings.site.cluster or self.slurm.cluster_name()
         self.journal = Journal(journal_path(settings))
         self.controller = Controller(settings, self.slurm, self.journal, cluster=cluster)
         self.server = Server(socket_path(settings), self.controller)
+        self.desk = Desk(
+            self.journal.db,
+            self.controller.events_path,
+            config_path=config_path,
+            own_facts=lambda now: telling.facts(self.journal, now),
+        )
         self._kept_at = 0.0
         self._push = Push()
-        self._said = ""
+        self._said: dict[str, str] = {}
 
     def current(self) -> Settings:
         """Return the settings that hold now: the file as it was at the start, overruled by what was pushed since."""
@@ -80,7 +92,16 @@ class Loop:
         if not share:
             return self.settings
         pushed = snapshot.view(share, here(self.settings.site.state_dir)).settings
-        return pushed if pushed.generation else self.settings
+        if not pushed.generation:
+            return self.settings
+        return pushed._replace(notify=self._notify(pushed.source_hash))
+
+    def _notify(self, pushed: str) -> Notify:
+        """Return whom to tell: no snapshot says so, since it may be secret, so it is read from the file that was pushed."""
+        if pushed != self.settings.source_hash and file_hash(self.config_path) == pushed:
+            fresh = yaml_file.load(self.config_path)
+            self.settings = self.settings._replace(notify=fresh.notify, source_hash=fresh.source_hash)
+        return self.settings.notify
 
     def stop(self, _number: int, _frame: FrameType | None) -> None:
         """Ask the loop to end after the step it is in."""
@@ -88,17 +109,28 @@ class Loop:
 
     def once(self) -> bool:
         """Do one tick; say whether Slurm answered."""
+        answered = self._tick()
+        try:
+            self.desk.step(self.controller.settings, self.controller.cluster, time.time())
+            self._said.pop("notices", None)
+        except FmslurmError as exc:
+            self._say(str(exc), about="notices")
+        return answered
+
+    def _tick(self) -> bool:
         try:
             self.controller.use(self.current())
             self.controller.tick()
             self._push.refresh(self.slurm, self.controller.settings.site.share, time.monotonic(), self._say)
             if time.time() - self._kept_at > HOUSEKEEPING_S:
                 self._kept_at = time.time()
-                self.journal.prune(self._kept_at - self.settings.observe.retention_d * 86400)
+                before = self._kept_at - self.settings.observe.retention_d * 86400
+                self.journal.prune(before)
+                self.desk.queue.prune(before)
         except FmslurmError as exc:
             self._say(str(exc))
             return False
-        self._said = ""
+        self._said.pop("", None)
         return True
 
     def run(self) -> None:
@@ -112,12 +144,13 @@ class Loop:
 
     def close(self) -> None:
         """Close socket and database."""
+        self.desk.close()
         self.server.close()
         self.journal.close()
 
-    def _say(self, line: str) -> None:
-        if line != self._said:  # a dead slurmctld is worth one line, not one a second
-            self._said = line
+    def _say(self, line: str, *, about: str = "") -> None:
+        if line != self._said.get(about):  # a dead slurmctld is worth one line, not one a second
+            self._said[about] = line
             sys.stderr.write(f"fmslurm-controller: {line}\n")
             sys.stderr.flush()
 
@@ -131,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = yaml_file.load(chosen.config)
         held = lock(settings)
-        loop = Loop(settings)
+        loop = Loop(settings, chosen.config)
     except FmslurmError as exc:
         sys.stderr.write(f"fmslurm-controller: {exc}\n")
         return exc.exit_code

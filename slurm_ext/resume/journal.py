@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext.errors import LackingError
+from slurm_ext.notices import queue
 from slurm_ext.resume.model import HOLD, Cause, Decision
 from slurm_ext.slurm.model import Job
 
 WATCHED, DECIDED, CLOSED = "watched", "decided", "closed"
-VERSION = 1
+VERSION = 2
 
 _MIGRATIONS = (
     """
@@ -42,6 +43,7 @@ _MIGRATIONS = (
     );
     CREATE INDEX attempts_open ON attempts (phase) WHERE phase <> 'closed';
     """,
+    queue.SCHEMA,
 )
 
 
@@ -101,24 +103,25 @@ def hold_expires(attempt: Attempt) -> float:
 
 
 class Journal:
-    """The database. One writer (the controller, who holds a lock); readers open it with `readonly`."""
+    """The database. One writer (the controller, who holds a lock); readers open it with `readonly`. Notices lie in it, too:
+    slurm_ext.notices.queue."""
 
     def __init__(self, path: str, *, readonly: bool = False) -> None:
         """Open (and, unless `readonly`, make or migrate) the database. Raise LackingError where it cannot be used."""
         self.path = path
         try:
             if readonly:
-                self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)
+                self.db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)
             else:
                 os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
-                self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+                self.db = sqlite3.connect(path, timeout=5.0, isolation_level=None)
                 os.chmod(path, 0o600)  # job names and log lines of all users
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("PRAGMA foreign_keys=ON")
+                self.db.execute("PRAGMA journal_mode=WAL")
+                self.db.execute("PRAGMA synchronous=FULL")
+                self.db.execute("PRAGMA foreign_keys=ON")
                 self._migrate()
-            self._db.row_factory = sqlite3.Row
-            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            self.db.row_factory = sqlite3.Row
+            version = int(self.db.execute("PRAGMA user_version").fetchone()[0])
         except (sqlite3.Error, OSError) as exc:
             self.close()
             raise LackingError(f"the controller's journal {path} cannot be used: {exc}") from exc
@@ -128,13 +131,13 @@ class Journal:
 
     def close(self) -> None:
         """Close the database; a second time does nothing."""
-        if hasattr(self, "_db"):  # else it could not even be opened
-            self._db.close()
+        if hasattr(self, "db"):  # else it could not even be opened
+            self.db.close()
 
     def _migrate(self) -> None:
-        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        version = int(self.db.execute("PRAGMA user_version").fetchone()[0])
         for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
-            self._db.executescript(f"BEGIN; {script} PRAGMA user_version={number}; COMMIT;")
+            self.db.executescript(f"BEGIN; {script} PRAGMA user_version={number}; COMMIT;")
 
     # --- runs
 
@@ -149,14 +152,14 @@ class Journal:
         start, mark = 0, ""
         if former is not None and former.restarts < run:
             start, mark = former.log_end, former.log_end_mark
-        self._db.execute(
+        self.db.execute(
             "INSERT INTO attempts (cluster, job_id, lineage, restarts, job, user_id, user_excluded, first_seen, log_start,"
             " log_start_mark)"
             " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (cluster, job_id, lineage, restarts) DO UPDATE SET job=excluded.job"
             " WHERE phase='watched'",
             (cluster, job.job_id, lineage, run, _pack(job._asdict()), job.user_id, excluded, now, start, mark),
         )
-        row = self._db.execute(
+        row = self.db.execute(
             "SELECT * FROM attempts WHERE cluster=? AND job_id=? AND lineage=? AND restarts=?",
             (cluster, job.job_id, lineage, run),
         ).fetchone()
@@ -164,7 +167,7 @@ class Journal:
 
     def latest(self, cluster: str, job: Job) -> Attempt | None:
         """Return the last recorded run of this very job, or None: a job id that was given out anew is another job."""
-        row = self._db.execute(
+        row = self.db.execute(
             "SELECT * FROM attempts WHERE cluster=? AND job_id=? ORDER BY lineage DESC, restarts DESC LIMIT 1",
             (cluster, job.job_id),
         ).fetchone()
@@ -178,7 +181,7 @@ class Journal:
 
     def history(self, attempt: Attempt) -> list[Attempt]:
         """Return the earlier runs of the same job that still count, oldest first."""
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT * FROM attempts WHERE cluster=? AND job_id=? AND lineage=? AND restarts<? AND NOT forgotten ORDER BY restarts",
             (attempt.cluster, attempt.job_id, attempt.lineage, attempt.restarts),
         )
@@ -186,19 +189,27 @@ class Journal:
 
     def runs(self, job_id: str = "", *, limit: int = 500) -> list[Attempt]:
         """Return the runs of one job id (or of all), newest last."""
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT * FROM attempts WHERE (?='' OR job_id=?) ORDER BY id DESC LIMIT ?", (job_id, job_id, limit)
         ).fetchall()
         return [_attempt(row) for row in reversed(rows)]
 
     def unfinished(self) -> list[Attempt]:
         """Return the runs that are not closed, oldest first."""
-        rows = self._db.execute("SELECT * FROM attempts WHERE phase<>'closed' ORDER BY id")
+        rows = self.db.execute("SELECT * FROM attempts WHERE phase<>'closed' ORDER BY id")
+        return [_attempt(row) for row in rows]
+
+    def decided_since(self, moment: float) -> list[Attempt]:
+        """Return the closed runs with a decision that ended since a moment (seconds since the epoch), oldest first."""
+        rows = self.db.execute(
+            "SELECT * FROM attempts WHERE phase='closed' AND decision IS NOT NULL AND COALESCE(ended, first_seen)>? ORDER BY id",
+            (moment,),
+        )
         return [_attempt(row) for row in rows]
 
     def end(self, attempt: Attempt, now: float, state: str, *, by_slurm: bool) -> Attempt:
         """Record that a run ended and how, the first time it is seen."""
-        self._db.execute(
+        self.db.execute(
             "UPDATE attempts SET ended=?, end_state=?, by_slurm=? WHERE id=? AND ended IS NULL",
             (now, state, int(by_slurm), attempt.id),
         )
@@ -208,7 +219,7 @@ class Journal:
         self, attempt: Attempt, cause: Cause, decision: Decision, *, dry_run: bool, log_end: int, log_mark: str
     ) -> Attempt:
         """Record cause and decision of a run that is still watched; a decision is never changed afterwards."""
-        self._db.execute(
+        self.db.execute(
             "UPDATE attempts SET phase='decided', cause=?, decision=?, dry_run=?, log_end=?,"
             " log_end_mark=? WHERE id=? AND phase='watched'",
             (_pack(cause._asdict()), _pack(decision._asdict()), int(dry_run), max(log_end, 0), log_mark, attempt.id),
@@ -217,22 +228,22 @@ class Journal:
 
     def finish(self, attempt: Attempt, outcome: str) -> Attempt:
         """Close a run with a few words about how it came out."""
-        self._db.execute("UPDATE attempts SET phase='closed', outcome=? WHERE id=?", (outcome[:500], attempt.id))
+        self.db.execute("UPDATE attempts SET phase='closed', outcome=? WHERE id=?", (outcome[:500], attempt.id))
         return self.get(attempt.id)
 
     def get(self, number: int) -> Attempt:
         """Return a run by its row."""
-        return _attempt(self._db.execute("SELECT * FROM attempts WHERE id=?", (number,)).fetchone())
+        return _attempt(self.db.execute("SELECT * FROM attempts WHERE id=?", (number,)).fetchone())
 
     def forget(self, job_id: str) -> int:
         """Make closed runs of a job id count no longer, so that its budgets are whole again; return how many there were."""
-        return self._db.execute(
+        return self.db.execute(
             "UPDATE attempts SET forgotten=1 WHERE job_id=? AND phase='closed' AND NOT forgotten", (job_id,)
         ).rowcount
 
     def prune(self, before: float) -> int:
         """Drop closed runs last seen before a time (seconds since the epoch), and return how many."""
-        return self._db.execute(
+        return self.db.execute(
             "DELETE FROM attempts WHERE phase='closed' AND COALESCE(ended, first_seen)<?", (before,)
         ).rowcount
 
@@ -240,21 +251,21 @@ class Journal:
 
     def step(self, attempt: Attempt, step: str) -> Step | None:
         """Return where a step stands, or None where it was never meant."""
-        row = self._db.execute(
+        row = self.db.execute(
             "SELECT step, phase, time, tries, detail FROM steps WHERE attempt=? AND step=?", (attempt.id, step)
         ).fetchone()
         return Step(*row) if row else None
 
     def steps(self, attempt: Attempt) -> list[Step]:
         """Return the steps of a run in the order they were meant."""
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT step, phase, time, tries, detail FROM steps WHERE attempt=? ORDER BY rowid", (attempt.id,)
         )
         return [Step(*row) for row in rows]
 
     def mark(self, attempt: Attempt, step: str, phase: str, now: float, detail: str = "") -> None:
         """Record that a step is meant, done or failed; each intent counts as one try."""
-        self._db.execute(
+        self.db.execute(
             "INSERT INTO steps (attempt, step, phase, time, tries, detail) VALUES (?,?,?,?,?,?)"
             " ON CONFLICT (attempt, step) DO UPDATE SET phase=excluded.phase, time=excluded.time,"
             " tries=tries+excluded.tries, detail=excluded.detail",

@@ -156,6 +156,24 @@ def _gate(settings: Settings, cluster: str, job: Job, now: float) -> dict[str, A
     }
 
 
+def bad_nodes(settings: Settings, cluster: str, job: Job) -> list[dict[str, str]]:
+    """Return the convicted nodes on which this attempt of a job runs, or ran, all the same, each with why (the first few)."""
+    if job.state == "PENDING" or not settings.site.share:
+        return []
+    share, key = settings.site.share, shared.attempt_key(cluster, job.job_id, job.restarts)
+    try:
+        nodes = shared.suspects_in(shared.attempt_names(share, key) or (), shared.BAD_PREFIX)[:5]
+        told = [
+            shared.read_json(shared.attempt_path(share, key, f"{shared.BAD_PREFIX}{node}.json")) or {} for node in nodes
+        ]
+    except ValueError:  # a cluster name that is no part of a path
+        return []
+    return [
+        {"node": node, "reason": str(one.get("reason", "")), "why": str(one.get("why", ""))}
+        for node, one in zip(nodes, told, strict=True)
+    ]
+
+
 def why(
     journal: Journal, job_id: str, jobs: Mapping[str, Job], seen_at: float, settings: Settings, uid: int | None
 ) -> dict[str, Any]:
@@ -186,6 +204,7 @@ def why(
         "state": job.state if job is not None else "",
         "reason": job.reason if job is not None else "",
         "resume": asked or not settings.resume.opt_in,
+        "bad_nodes": bad_nodes(settings, cluster, job) if job is not None else [],
         "stopped": {"reason": stop.reason, "times": stop.times, "suspects": list(stop.suspects)} if stop else None,
         "runs": [_run(run, journal) for run in runs],
         "budgets": budgets(runs, settings),

@@ -380,7 +380,7 @@ def test_a_second_daemon_is_refused_and_the_lock_dies_with_its_holder(world: Wor
 def test_a_journal_of_a_newer_version_is_refused(world: World):
     path = daemon.journal_path(world.settings)
     journal = Journal(path)
-    journal._db.execute("PRAGMA user_version=99")
+    journal.db.execute("PRAGMA user_version=99")
     journal.close()
     with pytest.raises(LackingError, match="newer"):
         Journal(path)
