@@ -14,7 +14,7 @@ from slurm_ext.cli.topology_source import source_options, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import FindingError
 from slurm_ext.slurm import connect
-from slurm_ext.topology import render
+from slurm_ext.topology import render, render_text
 from slurm_ext.topology.compare import differences
 
 
@@ -50,7 +50,7 @@ def show(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
         switches = [switch._asdict() for switch in tree.switches]
         say_text(json.dumps({"schema": 1, "switches": switches, "notes": tree.notes, "paths": tree.paths()}))
     else:
-        say_text(render.picture(tree), nl=False)
+        say_text(render_text.picture(tree), nl=False)
 
 
 @topology.command()

@@ -34,10 +34,14 @@ class Switch(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All switches, parents before children; `notes` says in words what was trimmed, merged or could not be placed."""
+    """All switches, parents before children; `notes` says in words what was trimmed, merged or could not be placed.
+
+    `placements` are what it was built of, sorted by node: blocks are made of them.
+    """
 
     switches: tuple[Switch, ...]
     notes: tuple[str, ...] = ()
+    placements: tuple[Placement, ...] = ()
 
     def paths(self) -> dict[str, tuple[str, ...]]:
         """Return each node's switch names from its root down to its leaf."""
@@ -47,7 +51,28 @@ class Tree(NamedTuple):
             if not switch.nodes:
                 continue
             path = [switch.name]
-            while path[0] in parent:
-                path.insert(0, parent[path[0]])
-            found.update(dict.fromkeys(switch.nodes, tuple(path)))
+            while path[-1] in parent:
+                path.append(parent[path[-1]])
+            found.update(dict.fromkeys(switch.nodes, tuple(reversed(path))))
         return found
+
+
+class Block(NamedTuple):
+    """One NVLink domain as a block of Slurm's; `domain` is what it stands for, `zone` the fabric it is in."""
+
+    name: str
+    domain: str
+    nodes: tuple[str, ...]
+    zone: str = ""
+
+
+class BlockPlan(NamedTuple):
+    """Blocks in the order of their adjacency, and the sizes that jobs are planned with, the base first.
+
+    `left_out` are nodes in no block; `notes` says why, and what disagreed.
+    """
+
+    blocks: tuple[Block, ...]
+    sizes: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
