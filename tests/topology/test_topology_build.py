@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext.topology.build import HOLDING, build, natural, switch_name
+from slurm_ext.slurm.model import Version
+from slurm_ext.topology.build import HOLDING, MAX_TIERS, build, layer, natural, switch_name
 from slurm_ext.topology.compare import differences
+from slurm_ext.topology.lint import Source, lint
+from slurm_ext.topology.lint_model import Given, release
 from slurm_ext.topology.model import Placement, Tree
+from slurm_ext.topology.naming import names_in, node_order, unique_names, zone_words
+from slurm_ext.topology.render import topology_conf
+from slurm_ext.topology.render_yaml import topology_yaml
 
 
 def place(node: str, *path: str, zone: str = "use2-az1") -> Placement:
@@ -26,7 +33,7 @@ def test_six_nodes_under_two_spines_keep_their_common_root() -> None:
         [place(f"n{i}", "A", "B1" if i < 4 else "B2", {1: "C1", 2: "C1", 3: "C2"}.get(i, "C3")) for i in range(1, 7)]
     )
     assert leaves(tree) == [("n1", "n2"), ("n3",), ("n4", "n5", "n6")]
-    assert tree.paths()["n1"] == (switch_name("spine", "A"), switch_name("tier2", "B1"), switch_name("leaf", "C1"))
+    assert tree.paths()["n1"] == (switch_name("l1", "A"), switch_name("l2", "B1"), switch_name("l3", "C1"))
     assert tree.notes == ()
 
 
@@ -36,13 +43,30 @@ def test_tiers_that_do_not_branch_are_left_out_and_said_so() -> None:
     assert tree.notes == ("tier of A does not branch and is left out",)
 
 
+def test_a_tier_in_the_middle_that_nowhere_branches_is_left_out() -> None:
+    tree = build([place("n1", "A", "B1", "C1"), place("n2", "A", "B2", "C2"), place("n3", "A", "B3", "C3")])
+    assert [switch.cloud_id for switch in tree.switches] == ["A", "C1", "C2", "C3"]
+    assert tree.notes == ("layer 2 (3 network nodes) does not branch and is left out",)
+
+
+def test_a_tier_that_branches_once_stays_whole() -> None:
+    tree = build([place("n1", "A", "B1", "C1"), place("n2", "A", "B2", "C2"), place("n3", "A", "B2", "C3")])
+    assert [switch.cloud_id for switch in tree.switches] == ["A", "B1", "C1", "B2", "C2", "C3"]
+
+
+def test_names_stay_when_a_tier_begins_to_branch() -> None:
+    before = build([place("n1", "A", "B", "C1"), place("n2", "A", "B", "C2")])
+    after = build([place("n1", "A", "B", "C1"), place("n2", "A", "B", "C2"), place("n3", "A", "B2", "C3")])
+    assert {switch.name for switch in before.switches} <= {switch.name for switch in after.switches}
+
+
 def test_a_single_leaf_is_one_switch() -> None:
     tree = build([place("n1", "A", "B", "C"), place("n2", "A", "B", "C")])
     assert [(switch.cloud_id, switch.nodes) for switch in tree.switches] == [("C", ("n1", "n2"))]
 
 
 def test_several_top_nodes_of_one_zone_get_one_root() -> None:
-    tree = build([place("n1", "A1", "C1"), place("n2", "A2", "C2")])
+    tree = build([place("n1", "A1", "C1"), place("n2", "A2", "C2"), place("n3", "A2", "C3")])
     assert tree.switches[0].name == "fabric-use2-az1"
     assert len({path[0] for path in tree.paths().values()}) == 1
 
@@ -69,6 +93,12 @@ def test_an_unplaced_node_waits_under_the_root_of_its_fabric(placed: list[Placem
     assert any("no known place" in note for note in tree.notes)
 
 
+def test_an_unplaced_node_of_a_zone_without_others_waits_under_a_root_of_its_own() -> None:
+    paths = build([place("n1", "A", "C"), Placement("n2", zone="use2-az2")]).paths()
+    assert paths["n2"] == ("unplaced-use2-az2",)
+    assert paths["n1"][0] != paths["n2"][0]
+
+
 def test_no_node_with_a_place_is_still_a_tree() -> None:
     assert leaves(build([Placement("n1"), Placement("n2")])) == [("n1", "n2")]
 
@@ -79,20 +109,94 @@ def test_paths_of_different_depth_keep_every_node() -> None:
     assert any("different depths" in note for note in tree.notes)
 
 
+def test_a_network_node_below_two_parents_is_two_switches() -> None:
+    tree = build([place("n1", "A1", "C"), place("n2", "A2", "C"), place("n3", "A1", "D")])
+    names = [switch.name for switch in tree.switches]
+    assert len(set(names)) == len(names)
+    assert len({path for path in tree.paths().values()}) == 3
+    assert tree.notes == ("C is seen below 2 parents and is a switch below each",)
+
+
+def test_a_path_of_any_depth_fits_into_slurm() -> None:
+    def path(leaf: str, side: str, split: int) -> tuple[str, ...]:
+        return (*(f"{'a' if k < split else side}-{k}" for k in range(2999)), leaf)
+
+    tree = build(
+        [
+            place("n1", *path("C1", "a", 0)),
+            place("n2", *path("C2", "b", 1)),
+            place("n3", *path("C3", "c", 2990)),
+            *(place(f"m{k}", *path(f"D{k}", f"d{k}", 2999 - k)) for k in range(25)),
+        ]
+    )
+    assert max(map(len, tree.paths().values())) <= MAX_TIERS + 2
+    assert len(tree.paths()) == 28
+    assert any("more than Slurm takes" in note for note in tree.notes)
+
+
 @pytest.mark.parametrize("nodes", [[], [Placement("n1"), Placement("n1")]])
 def test_what_would_stop_the_controller_is_refused(nodes: list[Placement]) -> None:
     with pytest.raises(ValueError):
         build(nodes)
 
 
-def test_natural_order() -> None:
+PCLUSTER = [
+    "queue1-st-p5-1",
+    "queue1-st-p5-2",
+    "queue1-st-p5-10",
+    "queue1-dy-p5-1",
+    "a-st-b-dy-c-st-d-7",  # a queue may be called like a kind of node
+    "q-1-2-st-cr-3-4-12",
+    "q--1-dy-c--r-1",
+    "gpu-st-p5-48xlarge-100",
+]
+
+
+def test_node_names_of_parallelcluster_are_sorted_as_people_count_and_kept() -> None:
+    tree = build([place(name, "A", "C") for name in reversed(PCLUSTER)])
+    (nodes,) = leaves(tree)
+    assert sorted(nodes) == sorted(PCLUSTER)
+    assert nodes.index("queue1-st-p5-2") < nodes.index("queue1-st-p5-10")
+
+
+def test_natural_order_and_what_breaks_a_tie() -> None:
     assert sorted(["n10", "n2", "a-3b", "a-3"], key=natural) == ["a-3", "a-3b", "n2", "n10"]
+    for names in itertools.permutations(["n1", "n01", "n001", "n²"]):
+        assert sorted(names, key=node_order) == ["n001", "n01", "n1", "n²"]
 
 
 def test_names_do_not_end_in_long_numbers() -> None:
     name = switch_name("leaf", "nn-01234567890123456789")
     assert len(name) <= 64
     assert len(name.rsplit("-h", 1)[1]) == 8
+
+
+def colliding() -> tuple[str, str]:
+    """Two ids of the same eight digits: among a hundred thousand there nearly always are some."""
+    seen: dict[str, str] = {}
+    for number in itertools.count():
+        cloud_id = f"nn-{number:017x}"
+        other = seen.setdefault(switch_name("l1", cloud_id), cloud_id)
+        if other != cloud_id:
+            return other, cloud_id
+    raise AssertionError
+
+
+def test_a_collision_of_short_hashes_is_resolved_whatever_the_order() -> None:
+    first, second = colliding()
+    pairs = [("l1", first), ("l1", second), ("l1", "nn-other")]
+    names = [unique_names(order) for order in itertools.permutations(pairs)]
+    assert all(found == names[0] for found in names)
+    assert len(set(names[0].values())) == 3
+    assert names[0]["l1", "nn-other"] == switch_name("l1", "nn-other")
+    assert {len(names[0]["l1", cloud_id]) for cloud_id in (first, second)} == {len("l1-h") + 16}
+
+
+def test_zone_words_are_short_and_never_two_alike() -> None:
+    words = zone_words(["us.east", "us-east", "", "z" * 90, "z" * 91, "az" + "1" * 30, "all"])
+    assert len(set(words.values())) == 7
+    assert all(len(word) <= 32 for word in words.values())
+    assert words["az" + "1" * 30][-10:].isdigit() is False
 
 
 placements = st.lists(
@@ -110,6 +214,13 @@ placements = st.lists(
     ]
 )
 
+#: Ids that repeat anywhere: the same one in two places, twice in one path, in two zones.
+tangled = st.lists(
+    st.tuples(st.sampled_from(["", "z1", "z.1"]), st.lists(st.sampled_from(["a", "b", "", "a\nb", "\0"]), max_size=25)),
+    min_size=1,
+    max_size=12,
+).map(lambda rows: [Placement(f"n{i}", "", "", tuple(way), zone) for i, (zone, way) in enumerate(rows)])
+
 
 @given(placements, st.randoms(use_true_random=False))
 def test_any_fabric_is_a_forest_that_slurm_accepts(nodes: list[Placement], order: random.Random) -> None:
@@ -117,6 +228,26 @@ def test_any_fabric_is_a_forest_that_slurm_accepts(nodes: list[Placement], order
     shuffled = list(nodes)
     order.shuffle(shuffled)
     assert build(shuffled) == tree
+    accepted(tree, nodes)
+    paths = tree.paths()
+    for first in nodes:
+        for second in nodes:
+            if first.path and second.path and first.path == second.path:
+                assert paths[first.node] == paths[second.node]
+            if first.path and second.path and first.zone != second.zone:
+                assert paths[first.node][0] != paths[second.node][0]
+
+
+@given(tangled, st.randoms(use_true_random=False))
+def test_what_ec2_never_said_is_a_forest_all_the_same(nodes: list[Placement], order: random.Random) -> None:
+    tree = build(nodes)
+    shuffled = list(nodes)
+    order.shuffle(shuffled)
+    assert topology_conf(build(shuffled), origin="x") == topology_conf(tree, origin="x")
+    accepted(tree, nodes)
+
+
+def accepted(tree: Tree, nodes: list[Placement]) -> None:
     names = [switch.name for switch in tree.switches]
     assert len(set(names)) == len(names)
     assert all(len(name) <= 64 for name in names)
@@ -125,13 +256,28 @@ def test_any_fabric_is_a_forest_that_slurm_accepts(nodes: list[Placement], order
     assert len(set(children)) == len(children)
     assert set(children) <= set(names)
     assert sorted(node for switch in tree.switches for node in switch.nodes) == sorted(p.node for p in nodes)
-    paths = tree.paths()
-    for first in nodes:
-        for second in nodes:
-            if first.path and second.path and first.path == second.path:
-                assert paths[first.node] == paths[second.node]
-            if first.path and second.path and first.zone != second.zone:
-                assert paths[first.node][0] != paths[second.node][0]
+    known = frozenset(placement.node for placement in nodes)
+    version = Version(26, 5, "26.05.5")
+    for text, name in (
+        (topology_conf(tree, origin="x"), "topology.conf"),
+        (topology_yaml(tree, None, origin="x", version=version), "topology.yaml"),
+    ):
+        for target in ("22.05.8", "24.11.5", "25.11.7", "26.05.5"):
+            if name == "topology.yaml" and target < "25.05":
+                continue
+            found = lint([Source(name, text)], Given(release(target), known))
+            assert [finding for finding in found if finding.severity != "note"] == []
+
+
+def test_names_are_read_back_from_either_file() -> None:
+    tree = build([place("n1", "nn-a", "nn-b1"), place("n2", "nn-a", "nn-b2")])
+    wanted = {switch.name: switch.cloud_id for switch in tree.switches}
+    assert names_in(topology_conf(tree, origin="x")) == wanted
+    assert names_in(topology_yaml(tree, None, origin="x", version=Version(26, 5, "26.05"))) == wanted
+
+
+def test_layers_are_counted_from_the_top() -> None:
+    assert layer(1) == "l1"
 
 
 def test_differences_name_the_node_and_both_paths() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from slurm_ext.topology.build import build, switch_name
 from slurm_ext.topology.model import Placement
-from slurm_ext.topology.render import picture, topology_conf
+from slurm_ext.topology.render import topology_conf
+from slurm_ext.topology.render_text import picture
 
 TREE = build([Placement(f"n{i}", f"i-{i}", "p5.48xlarge", ("A", "C1" if i < 3 else "C2"), "az1") for i in range(5)])
-ROOT, LEFT, RIGHT = switch_name("spine", "A"), switch_name("leaf", "C1"), switch_name("leaf", "C2")
+ROOT, LEFT, RIGHT = switch_name("l1", "A"), switch_name("l2", "C1"), switch_name("l2", "C2")
 
 
 def test_every_switch_has_one_line_and_its_cloud_id() -> None:
