@@ -97,6 +97,12 @@ class Cards:
                 write_atomic(self._path, f"{driver} {','.join(without)}\n")
 
 
+def counters(root: str, run_dir: str, patience_s: float) -> Question:
+    """Ask for what of the GPUs is counted, with the fields that this driver is known to know, and for nothing else."""
+    without = _remembered(os.path.join(run_dir, REMEMBERED))[1]
+    return Question(root, (f"--query-gpu={','.join(smi.counted(without))}", "--format=csv"), patience_s)
+
+
 def parsed(said: Result, seconds: float) -> Smi:
     """Return what one run said, with how it ended after so many seconds."""
     found = smi.parse_csv(said.stdout)

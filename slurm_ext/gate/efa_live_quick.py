@@ -136,3 +136,25 @@ def keep(values: Mapping[str, Sequence[int | None]], at_s: float) -> dict[str, A
     """Return what a prolog keeps: `at_s` in seconds since the epoch, the counters' names, and each device's values."""
     rows = {name: list(row) for name, row in values.items()}
     return {"at_s": round(at_s, 3), "counters": list(COUNTERS), "devices": rows}
+
+
+def counter_files(root: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of the counters of devices whose names are known, COUNTERS in order for each device."""
+    folders = ["hw_counters" if at < OF_DEVICE else "ports/1/hw_counters" for at in range(len(COUNTERS))]
+    return tuple(
+        os.path.join(root, CLASS, name, folder, counter)
+        for name in names
+        for folder, counter in zip(folders, COUNTERS, strict=True)
+    )
+
+
+def counters_in(said: str, root: str, names: Sequence[str]) -> dict[str, tuple[int | None, ...]]:
+    """Return the counters in lines of `FILE:NUMBER`, as grep prints them; nothing where a device has none. Pure."""
+    told = {}
+    for line in said.splitlines():
+        path, _, number = line.rpartition(":")
+        if number.isascii() and number.isdigit():
+            told[path] = int(number)
+    files = iter(counter_files(root, names))
+    values = {name: tuple(told.get(next(files)) for _ in COUNTERS) for name in names}
+    return values if all(any(one is not None for one in row) for row in values.values()) else {}

@@ -53,6 +53,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
+_COUNTED = (
+    *("index", "count", "pci.bus_id", "uuid", "driver_version"),
+    *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
+    *("remapped_rows.correctable", "remapped_rows.uncorrectable"),
+)
+
 #: From so many corrected ECC errors since the driver loaded on a person should know. NVIDIA names no number (gpu_corrected.py);
 #: the two fleets whose checks are public take 20 million (Azure/azurehpc-health-checks, README) and 50 million
 #: (facebookresearch/gcm, check-nvidia-smi): the smaller one, since it only warns.
@@ -74,6 +80,11 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 def fields(without: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the fields to ask for, without those of the groups that this driver does not know."""
     return QUERY + tuple(name for group, names in GROUPS.items() if group not in without for name in names)
+
+
+def counted(without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the fields that count something, with those by which a GPU and its driver are known again."""
+    return _COUNTED + (() if "counters" in without else GROUPS["counters"])
 
 
 def refused(said: str, without: Sequence[str]) -> tuple[str, ...] | None:

@@ -44,6 +44,7 @@ class Passed(NamedTuple):
     boot_id: str = ""
     look: local.Look | None = None
     began: float = 0.0  # CLOCK_BOOTTIME when this prolog began
+    tested: float = 0.0  # CLOCK_BOOTTIME when its burn-in had ended: what the kernel said until then is not the job's
 
 
 def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable[[float], None]) -> int:
@@ -118,9 +119,16 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         data["instance_type"] = look.facts.instance_type
     if rungs.gate != "off" and plan.act != PASS_ON:
         return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
-    found = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began)
+    found, ended = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began), 0.0
     if found is None:
         return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
+    if found.ran and found.plan.act == PASS_ON:
+        from slurm_ext.gate import kept_again  # here: a prolog without a burn-in pays nothing for it
+
+        ended = passes.boottime()
+        kept, lost = kept_again.take(settings, job.node, look.kept)
+        look = look._replace(kept=kept)
+        data |= {"not_kept": list(lost)} if lost else {}
     # What the local look would have done is not forgotten where the burn-in decides.
     if found.plan.act != PASS_ON or not plan.would:
         plan = found.plan
@@ -129,7 +137,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         lines = (f"{here}; {found.line}",)
     elif look.verdict.verdict != verdict.PASS:  # beside the burn-in's line only what is not well here is worth another
         lines += (here,)
-    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id, look)
+    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id, look, tested=ended)
 
 
 def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Passed, started: float, why: str) -> int:
@@ -162,7 +170,7 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
         started,
         job.restarts,
         opted_in=opted_in,
-        began_s=passed.began,
+        began_s=passed.tested or passed.began,
         boot_id=passed.boot_id,
     )
     trouble = _keep(job, settings, passed, started)

@@ -14,13 +14,17 @@ from slurm_ext.verdict import FAIL, PASS
 
 
 class Together(NamedTuple):
-    """What came of it: the plan, the line for the job's log, data for the event; `proven`: the environment that passed."""
+    """What came of it: the plan, the line for the job's log, data for the event; `proven`: the environment that passed.
+
+    `ran`: whether there was traffic, or may have been; an earlier pass that counts again makes none.
+    """
 
     plan: Plan
     line: str
     data: dict[str, Any]
     proven: dict[str, str] | None = None
     tested: bool = True
+    ran: bool = True
 
 
 def wait_s(job: HookJob, settings: Settings, *, mode: str) -> float:
@@ -70,7 +74,8 @@ def burnin(
     asked = partners.Asked(look.facts.instance_type, strict=strict, reusable=old is not None)
     outcome, said = partners.burnin(job, settings, share=share, asked=asked)
     if said is not None and not said.ends:
-        return _skipped(look, f"{said.by}: {said.reason}")
+        # Somebody let it go while it may have run here already.
+        return _skipped(look, f"{said.by}: {said.reason}")._replace(ran=True)
     if said is not None:
         verdict = outcome.verdict
         return Together(Plan(PASS_ON, verdict.reason, verdict.rule), f"burn-in: {said.by}: {said.reason}", {})
@@ -92,7 +97,7 @@ def burnin(
             marks.let_go(share, job, plan.reason)
     line = words.burnin_line(job, settings, outcome, plan, earlier=earlier_words(old, now))
     proven = partners.environment(job, settings) if outcome.verdict.verdict == PASS else None
-    return Together(plan, line, data, proven)
+    return Together(plan, line, data, proven, ran=outcome.verdict.rule != words.REUSED)
 
 
 def gpus_here(facts: Facts) -> int | None:
@@ -116,7 +121,7 @@ def _shares(job: HookJob, settings: Settings, *, mode: str, gpus: int | None) ->
 
 def _skipped(look: local.Look, why: str) -> Together:
     plan = Plan(PASS_ON, look.verdict.reason, look.verdict.rule)
-    return Together(plan, f"no burn-in: {why}", {"burnin": {"skipped": why}}, tested=False)
+    return Together(plan, f"no burn-in: {why}", {"burnin": {"skipped": why}}, tested=False, ran=False)
 
 
 def _short(job: HookJob, settings: Settings, share: str) -> str:
