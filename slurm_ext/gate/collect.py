@@ -60,7 +60,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         works[f"scratch {path}"] = lambda path=path: json.dumps(_scratch(path)).encode()  # type: ignore[misc]
     named = len(lustre)
     if want.storage and here is not None and here.phase == probes.HEALTH:
-        lustre += [path for path in _lustre_points(root) if path not in lustre]
+        lustre += [path for path in _lustre_points(root, deadline_s / 4) if path not in lustre]
     for path in lustre:
         works[f"lustre {path}"] = lambda path=path: json.dumps(_mount(path)).encode()  # type: ignore[misc]
     if here is not None:
@@ -202,7 +202,9 @@ def _efa(root: str) -> int | None:
 
 
 def _mounts(root: str, wanted: Sequence[str] = ()) -> list[str] | None:
-    """Return the lines of the table of mounts; None where it cannot be read, or not to its end.
+    """Return the lines of the table of mounts; None where it cannot be read, or not to its end, or is no such table.
+
+    A table without `/` is none: it is empty for who lives outside of the root of every mount, and says nothing of the node.
 
     While others mount and unmount, a reading may pass over a line (kernels before 5.8, fs/proc_namespace.c): where one of
     `wanted` is not in it, it is read again, and what any reading had counts.
@@ -222,12 +224,16 @@ def _mounts(root: str, wanted: Sequence[str] = ()) -> list[str] | None:
         points = {line.split(" ", 2)[1].replace("\\040", " ") for line in found if line.count(" ") > 1}
         if points.issuperset(wanted):
             break
-    return found
+    return found if "/" in points else None
 
 
-def _lustre_points(root: str) -> list[str]:
-    """Return where Lustre is mounted, MOST_LUSTRE places at most; the kernel's table is read, no mount is touched."""
-    found = [line.split() for line in _mounts(root) or ()]
+def _lustre_points(root: str, patience_s: float) -> list[str]:
+    """Return where Lustre is mounted, MOST_LUSTRE places at most; the kernel's table is read, no mount is touched.
+
+    A mount or unmount that hangs may hold whoever reads the table: so a child reads it, for a part of the look's time.
+    """
+    answer = command.call_bounded(lambda: "\n".join(_mounts(root) or ()).encode(), timeout_s=patience_s)
+    found = [line.split() for line in (answer or b"").decode("utf-8", "replace").split("\n")]
     points = [words[1].replace("\\040", " ") for words in found if len(words) > 3 and words[2] == "lustre"]
     return list(dict.fromkeys(points))[:MOST_LUSTRE]
 

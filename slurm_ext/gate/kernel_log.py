@@ -84,6 +84,11 @@ def last_boot(lines: Sequence[KernelLine]) -> str:
     return next((line.boot_id for line in reversed(lines) if line.boot_id not in ("", EARLIER)), "")
 
 
+def is_record(raw: str) -> bool:
+    """Return whether a text has the form of a raw record of /dev/kmsg, the kernel's or a program's."""
+    return _KMSG.fullmatch(raw[:RECORD_CHARS]) is not None
+
+
 def parse_line(raw: str) -> KernelLine | None:
     """Return one message, or None for an empty line, a continuation, or another facility's record."""
     if raw[:1] == "\0":  # a file system that lost the end of a file at a crash

@@ -40,10 +40,13 @@ class _Kept:
         self.last: list[str] = []
         self.lost: bool | None = None
         self.dropped = False
+        self.sound = False  # one record at least had the form of one
 
     def add(self, record: str) -> None:
         if self.lost is None:
             self.lost = kernel_log.kmsg_gap([record])
+        if not self.sound:
+            self.sound = kernel_log.is_record(record)
         if not OF_INTEREST.search(record):
             return
         if len(self.first) < MAX_KEPT // 2:
@@ -56,11 +59,16 @@ class _Kept:
 
 
 def records(root: str) -> tuple[list[str] | None, bool]:
-    """Return the raw records of interest, and whether others of this boot are gone; None where they cannot be read."""
+    """Return the raw records of interest, and whether others of this boot are gone; None where they cannot be read.
+
+    A ring without a single record is none: the kernel's first message is there before any process is.
+    """
     kept = _Kept()
     try:
         cut = _ring("/dev/kmsg", kept) if root == "/" else _file(os.path.join(root, "var/log/kmsg.log"), kept)
     except OSError:
+        return None, False
+    if not kept.sound:
         return None, False
     return kept.first + kept.last, bool(kept.lost) or kept.dropped or cut
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 #: A folder is read no further than this many names.
 MOST_NAMES = 4096
@@ -28,6 +29,10 @@ def read(path: str, most: int = 4096) -> str | OSError:
     except (OSError, ValueError) as exc:
         return exc if isinstance(exc, OSError) else OSError(errno.EINVAL, "a name that cannot be one")
     try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind):  # a pipe reads as empty, which is no answer
+            number = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+            return OSError(number, os.strerror(number))
         parts, left = [], most
         # /proc gives a large file in pieces; an empty piece is its end.
         while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):

@@ -107,14 +107,18 @@ class Seen(NamedTuple):
     unread: dict[str, str] = {}  # noqa: RUF012 (a NamedTuple)
 
 
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+
 def read(here: Here) -> Seen:
     """Read it, each file with a limit."""
     files = read_small.Files(here.root)
     jobs = job_folders(files, here.node)
     spaces = _spaces(here, files)
-    files.text(
-        "proc/sys/kernel/random/boot_id", 64
-    )  # which boot this is, all of the gate asks; here it is told where it fails
+    # Which boot this is, all of the gate asks; here it is told where nothing says it.
+    boot_id = files.text(BOOT_ID, 64)
+    if boot_id is not None and not _is_word(boot_id.strip()):
+        files.unread[BOOT_ID] = "is no id"
     return Seen(
         files.text(f"{SYSTEM}/cpu/online"),
         files.text(f"{SYSTEM}/cpu/present"),
@@ -243,7 +247,7 @@ def odd(seen: Seen, shape: HostShape | None) -> tuple[str, ...]:
         "memory": _memory_well(seen.meminfo, shape) and not any(bad for _, bad in seen.memory_errors.values()),
         "disks": _disks_well(seen.nvme, shape),
         "arrays": _arrays_well(seen.mdstat, shape),
-        "mounts": seen.mountinfo is None or not any(map(_read_only, seen.mountinfo.splitlines())),
+        "mounts": seen.mountinfo is None or _mounts_well(seen.mountinfo),
         "space": all(max(space.used_percent, space.inodes_percent) < NEARLY_FULL for space in seen.spaces),
         "shm": seen.shm is None or (seen.shm.used < SHM_LEFT_BYTES and seen.shm.size >= SHM_LEAST_BYTES),
         "clock": seen.clocksource not in POOR_CLOCKS and seen.boot_s >= EARLIEST_S,
@@ -293,7 +297,23 @@ def _disks_well(nvme: tuple[Controller, ...] | None, shape: HostShape | None) ->
     return local >= wanted and all(one.state in ("live", "") for one in nvme)
 
 
+def _is_word(text: str) -> bool:
+    return 0 < len(text) < 64 and text.isascii() and text.replace("-", "").isalnum()
+
+
+def _mounts_well(text: str) -> bool:
+    """Return whether a table of mounts is one, has a root, and nothing in it is read-only that may not be meant so."""
+    lines = text.splitlines()
+    return (
+        any(line.split(" ", 5)[4:5] == ["/"] for line in lines)
+        and all(" - " in line and line[:1].isdecimal() for line in lines)
+        and not any(map(_read_only, lines))
+    )
+
+
 def _arrays_well(text: str | None, shape: HostShape | None) -> bool:
+    if text is not None and not text.startswith("Personalities"):
+        return False
     local = 0
     for line in (text or "").splitlines():
         if line.startswith("md"):

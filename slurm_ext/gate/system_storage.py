@@ -89,7 +89,7 @@ def arrays(text: str | None, shape: HostShape | None, nvme: tuple[Controller, ..
 
     A stripe over fewer disks than are there was made so, or boot did not wait for one: no disk is missing.
     """
-    found = block_rules.parse_mdstat(text) if text is not None and text.strip() else []
+    found = block_rules.parse_mdstat(text) if text is not None else []
     if found is None:
         return [judged(UNKNOWN, "raid.unreadable", "node", "none", "/proc/mdstat has another form")]
     expected = shape.nvme_count if shape is not None else None
@@ -125,6 +125,8 @@ def mounts(text: str, fstab: str | None, own: tuple[str, ...]) -> list[Judged]:
     found = mount_rules.parse_mountinfo(whole)
     if found is None:
         return [judged(UNKNOWN, "fs.mounts-unreadable", "node", "none", "a line of mountinfo has another form")]
+    if not any(mount.target == "/" for mount in found):  # as for who lives outside of the root of every mount
+        return [judged(UNKNOWN, "fs.mounts-unreadable", "node", "none", "nothing is mounted at / by mountinfo")]
     listed = [
         mount
         for mount in found

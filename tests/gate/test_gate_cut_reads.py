@@ -10,7 +10,16 @@ from efa_live_tree import Node, said
 from live_node import P5, found, healthy, here, process
 
 from slurm_ext.aws import catalogue
-from slurm_ext.gate import collect, efa_live_read, gpu_nvlink, mount_rules, system_jobs, system_services, system_storage
+from slurm_ext.gate import (
+    collect,
+    efa_live_read,
+    gpu_nvlink,
+    mount_rules,
+    read_kernel,
+    system_jobs,
+    system_services,
+    system_storage,
+)
 from slurm_ext.gate.file_tree import Unread
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
 
@@ -75,6 +84,22 @@ def test_a_table_of_mounts_that_is_too_long_is_not_known(table, monkeypatch):
     assert collect._mounts(root, ["/fsx"]) == TABLE.splitlines()
     monkeypatch.setattr(collect, "MOUNTS_CHARS", 30)
     assert collect._mounts(root, ["/fsx"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "\n", "10.0.0.1@tcp:/fs /fsx lustre rw 0 0\n", "\x00\x7fnoise of / any / kind"])
+def test_a_table_of_mounts_without_a_root_is_none(table, text):
+    table.write_text(text)
+    assert collect._mounts(str(table.parents[2]), ["/fsx"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "\n", "noise\n" * 500, "6,0,0;no comma before\n"])
+def test_a_kernel_log_without_a_record_cannot_be_read(tmp_path, text):
+    path = tmp_path / "var/log/kmsg.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert read_kernel.records(str(tmp_path)) == (None, False)
+    path.write_text(text + "30,7,99,-;systemd[1]: a program's record counts as well\n")
+    assert read_kernel.records(str(tmp_path))[0] == []
 
 
 def test_a_mount_that_one_reading_passed_over_is_found_by_the_next(table, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -259,9 +260,10 @@ def test_a_mount_that_no_setting_names_is_asked_between_jobs_and_convicts_nobody
     found_only = tmp_path / "found only"
     for folder in (asked, found_only):
         folder.mkdir()
+    root = "/dev/root / xfs rw 0 0\n"
     lines = [f"x@tcp:/a {str(path).replace(' ', chr(92) + '040')} lustre rw 0 0" for path in (asked, found_only)]
     told = here(
-        tmp_path, {"proc/self/mounts": "\n".join(lines) + "\n"}, phase="health", scratch=(), lustre=(str(asked),)
+        tmp_path, {"proc/self/mounts": root + "\n".join(lines) + "\n"}, phase="health", scratch=(), lustre=(str(asked),)
     )
     real = collect._mount
 
@@ -277,6 +279,18 @@ def test_a_mount_that_no_setting_names_is_asked_between_jobs_and_convicts_nobody
     bad = [("fs.stat-error", FAIL, f"fs:{asked}"), ("fs.stat-error", WARN, f"fs:{found_only}")]
     assert look_at("health") == bad
     assert look_at("prolog") == bad[:1]
-    assert len(collect._lustre_points(told.root)) == 2
-    (tmp_path / "root/proc/self/mounts").write_text("".join(f"x /m{n} lustre rw 0 0\n" for n in range(50)))
-    assert len(collect._lustre_points(told.root)) == collect.MOST_LUSTRE
+    assert len(collect._lustre_points(told.root, 30.0)) == 2
+    many = root + "".join(f"x /m{n} lustre rw 0 0\n" for n in range(50))
+    (tmp_path / "root/proc/self/mounts").write_text(many)
+    assert len(collect._lustre_points(told.root, 30.0)) == collect.MOST_LUSTRE
+
+
+def test_a_table_of_mounts_whose_reading_hangs_costs_the_health_check_a_part_of_its_time(tmp_path):
+    told = here(tmp_path, {"proc/self/mounts": ""}, phase="health", scratch=(), lustre=())
+    path = tmp_path / "root/proc/self/mounts"
+    path.unlink()
+    os.mkfifo(path)
+    assert collect._lustre_points(told.root, 0.2) == []
+    seen = local.look(told.settings, "n0", phase="health", job_window=None, deadline_s=4.0)
+    assert "host" in seen.facts.unread
+    assert [item.verdict for item in seen.items if item.finding.id == "kernel.unreadable"] == [UNKNOWN]

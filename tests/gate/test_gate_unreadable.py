@@ -65,10 +65,12 @@ def fault(told: probes.Here, name: str, kind: str) -> None:
         os.mkdir(path)
     elif kind == "link":
         os.symlink(os.path.basename(path), path)
+    elif kind == "pipe":
+        os.mkfifo(path)
 
 
 @pytest.mark.parametrize("phase", probes.PHASES)
-@pytest.mark.parametrize("kind", ["another kind", "link"])
+@pytest.mark.parametrize("kind", ["another kind", "link", "pipe"])
 @pytest.mark.parametrize("name", READ)
 def test_what_cannot_be_read_is_unknown_and_says_so(tmp_path, name, kind, phase):
     told = here(tmp_path, healthy() | NO_JOB, phase=phase, job_id="7", window=(1.0, 2.0))
@@ -183,3 +185,20 @@ def test_a_file_of_lustre_that_cannot_be_read_is_unknown(tmp_path, monkeypatch, 
     assert [(item.verdict, item.finding.target) for item in items] == ([] if is_set_so else [(UNKNOWN, "node")])
     for item in items:
         assert item.finding.evidence[0] == f"/{name}: {errno.errorcode[error]}"
+
+
+@pytest.mark.parametrize("phase", probes.PHASES)
+@pytest.mark.parametrize("text", ["", "\n", "\x00\x01\x7f\x1b" * 40, "a line of something else\n" * 30])
+@pytest.mark.parametrize(
+    ("name", "id_"),
+    [
+        ("proc/mdstat", "raid.unreadable"),
+        ("proc/self/mountinfo", "fs.mounts-unreadable"),
+        ("proc/sys/kernel/random/boot_id", "host.boot-id-unreadable"),
+        ("proc/meminfo", "host.memory-unreadable"),
+        (f"{SYSTEM}/cpu/online", "host.cpus-unreadable"),
+    ],
+)
+def test_a_file_of_another_form_is_unknown_in_every_hook(tmp_path, name, id_, text, phase):
+    told = here(tmp_path, healthy() | NO_JOB | {name: text}, phase=phase, job_id="7", window=(1.0, 2.0))
+    assert (id_, UNKNOWN) in [one[:2] for one in found(told)]

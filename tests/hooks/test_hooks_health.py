@@ -285,7 +285,7 @@ STAYS: list[tuple[str, Callable[[Here], object], str]] = [
     (
         "the value came back as an error",
         lambda here: here.smi(SMI.replace("Enabled, 0, None", "Enabled, [Unknown Error], None")),
-        "the count of uncorrected ECC errors of gpu:0 could not be read",
+        "the gate does not know",
     ),
     (
         "the type is in no table",
@@ -393,8 +393,33 @@ def test_a_record_from_before_this_boot_stays_incomplete_and_undoes_nothing(here
     assert record.boot_id == ""
 
 
+def test_what_dcgm_watches_is_asked_and_does_not_convict_what_nvidia_smi_reads_as_well(here: Here) -> None:
+    said = {
+        "Memory system": {"value": "Failure", "overflow": ["Detected 1 volatile double-bit ECC error(s) in", "GPU 0."]}
+    }
+    gpu = {"value": "Failure", "children": {"Errors": {"children": said}}}
+    answer = {"body": {"Overall Health": {"value": "Failure"}, "GPU": {"children": {"0": gpu}}}}
+    dcgmi = here.folder / "root/usr/bin/dcgmi"
+    dcgmi.write_text(f"#!/bin/sh\necho \"$*\" >>{here.folder}/dcgmi\ncat <<'X'\n{json.dumps(answer)}\nX\n")
+    dcgmi.chmod(0o755)
+    here.health()
+    (event,) = here.named("gate.health")
+    assert (event["rule"], event["data"]["gate"]["verdict"]) == ("dcgm-health.contradicted", "warn")
+    assert (here.folder / "dcgmi").read_text() == "health -c -j\n"
+    assert drain_record.read(here.share, here.node) is None
+
+    # Where nvidia-smi says the same it is one finding, and both are its evidence.
+    here.smi(SMI.replace("Enabled, 0, None", "Enabled, 1, None"))
+    here.health()
+    record = drain_record.read(here.share, here.node)
+    assert record is not None
+    assert (record.finding, record.target) == ("gpu.ecc-uncorrected", "gpu:0")
+    (found,) = [one for one in here.named("gate.health")[-1]["data"]["gate"]["findings"] if one["id"] == record.finding]
+    assert len(found["evidence"]) == 2
+
+
 def test_what_dcgm_finds_joins_the_look_of_the_next_run(here: Here) -> None:
-    here.push(here.settings._replace(gate=here.settings.gate._replace(slow_check="dcgm-r1")))
+    here.push(here.settings._replace(gate=here.settings.gate._replace(slow_check="dcgm-r1", dcgm_health="off")))
     answer = {
         "DCGM Diagnostic": {
             "test_categories": [
