@@ -204,14 +204,15 @@ def _of_result(result: Result) -> list[Judged]:
 
 def _worst(result: Result) -> tuple[str, str] | None:
     """Return verdict and action of the worst complaint whose severity is known, None where none has one."""
-    known = [_means(one) for one in result.complaints if one.severity in _SEVERITIES]
+    known = [means(one.error, one.severity) for one in result.complaints if one.severity in _SEVERITIES]
     rank = ("none", "warn", "drain", "reset-gpu", "reboot", "replace").index
     return max(known, key=lambda pair: (pair[0] == FAIL, rank(pair[1])), default=None)
 
 
-def _means(complaint: Complaint) -> tuple[str, str]:
-    verdict, action = _SEVERITIES[complaint.severity]
-    return (verdict, _ACTIONS.get(complaint.error, action)) if verdict == FAIL else (verdict, action)
+def means(error: int, severity: int) -> tuple[str, str]:
+    """Return verdict and action of one of DCGM's errors (DCGM_FR_*) of a severity that is known."""
+    verdict, action = _SEVERITIES[severity]
+    return (verdict, _ACTIONS.get(error, action)) if verdict == FAIL else (verdict, action)
 
 
 def _said(result: Result) -> tuple[str, ...]:

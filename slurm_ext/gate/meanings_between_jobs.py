@@ -1,4 +1,4 @@
-"""What findings of the looks between jobs mean: EFA's loopback. Table. Checked on 2026-11-30."""
+"""What findings of the looks between jobs mean: EFA's loopback, DCGM's watches. Table. Checked on 2026-11-30."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ _BY_HAND = (
     "By hand, on the idle node: `FI_EFA_ENABLE_SHM_TRANSFER=0 fi_pingpong -p efa -e rdm -d DEVICE-rdm` in one shell, the same "
     "with `127.0.0.1` behind it in another; `/opt/amazon/efa/test/efa_test.sh` does it for one device."
 )
+
+_WATCHED = ("`dcgmi health -c` says it again; `dcgmi diag -r 2 -j` on the idle node says more.",)
+
+
+def _watch(id_: str, means: str) -> Meaning:
+    return Meaning(id_, f"DCGM's watches complain of {means}.", "warn", NO, (page.DCGM_HEALTH,), _WATCHED)
+
 
 MEANINGS: tuple[Meaning, ...] = (
     Meaning(
@@ -69,5 +76,41 @@ MEANINGS: tuple[Meaning, ...] = (
         "none",
         UNKNOWN,
         (page.EFA_NCCL,),
+    ),
+    _watch("dcgm-health.memory", "a GPU's memory, by what nvidia-smi has no value of"),
+    _watch("dcgm-health.pcie", "a GPU's PCIe link: packets that were sent again"),
+    _watch("dcgm-health.nvlink", "a GPU's NVLinks"),
+    _watch("dcgm-health.sm", "a GPU's processors"),
+    _watch("dcgm-health.pmu", "a GPU's power management unit"),
+    _watch("dcgm-health.mcu", "a GPU's microcontroller"),
+    _watch("dcgm-health.inforom", "a GPU's infoROM"),
+    _watch("dcgm-health.thermal", "heat"),
+    _watch("dcgm-health.power", "power, or that it cannot be read"),
+    _watch("dcgm-health.driver", "the driver"),
+    _watch("dcgm-health.connectx", "a ConnectX adapter"),
+    _watch("dcgm-health.other", "what has no system of its own: NVSwitch, IMEX, the fabric, a part of a GPU under MIG"),
+    Meaning(
+        "dcgm-health.contradicted",
+        "DCGM's watches call a GPU broken, and nvidia-smi, asked in the same look, read the very value as good.",
+        "warn",
+        NO,
+        (page.DCGM_HEALTH,),
+        ("DCGM's values are up to ten minutes old. If it stays, restart the daemon (nvidia-dcgm) on the idle node.",),
+    ),
+    Meaning(
+        "dcgm-health.no-answer",
+        "What DCGM's watches say could not be read.",
+        "none",
+        UNKNOWN,
+        (page.DCGM_HEALTH,),
+        ("`dcgmi health -c -j` on the node; gate.dcgm_health: off asks no more.",),
+    ),
+    Meaning(
+        "dcgm-health.unknown",
+        "DCGM's watches call something a failure in words that no table of ours has.",
+        "none",
+        UNKNOWN,
+        (page.DCGM_HEALTH,),
+        _WATCHED,
     ),
 )

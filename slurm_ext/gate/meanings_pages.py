@@ -19,6 +19,7 @@ PERSISTENCE = f"{_NVIDIA}/deploy/driver-persistence/persistence-mode-legacy.html
 FABRIC_MANAGER = f"{_NVIDIA}/datacenter/tesla/fabric-manager-user-guide"
 MIG = f"{_NVIDIA}/datacenter/tesla/mig-user-guide/index.html"
 DCGM = f"{_NVIDIA}/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html"
+DCGM_HEALTH = f"{_NVIDIA}/datacenter/dcgm/latest/user-guide/feature-overview.html"
 IMEX = f"{_NVIDIA}/multi-node-nvlink-systems/imex-guide"
 NCCL = f"{_NVIDIA}/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 NCCL_VARIABLES = f"{_NVIDIA}/deeplearning/nccl/user-guide/docs/env.html"

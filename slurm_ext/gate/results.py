@@ -96,7 +96,10 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, NOTHING, "there is no nvidia-smi")
     if check.id == "node.type-unknown" and not facts.instance_type:
         return Result(check.id, NOTHING, "DMI names no instance type")
-    if check.id == "dcgm." and not (facts.probed.get("dcgm") and facts.probed["dcgm"].kept):
+    if check.id == "dcgm-health.":
+        why = facts.probed["dcgm"].kept.get("watches", "gate.dcgm_health is off") if facts.probed.get("dcgm") else ""
+        return Result(check.id, NOTHING if why else PASS, why)
+    if check.id == "dcgm." and not (facts.probed.get("dcgm") and facts.probed["dcgm"].kept.get("level")):
         off = settings.gate.slow_check == "off"
         return Result(check.id, NOTHING, "gate.slow_check is off" if off else "DCGM has not run on this boot yet")
     if check.id == "efa.loopback-" and not (facts.probed.get("efa") and facts.probed["efa"].kept.get("loopback")):

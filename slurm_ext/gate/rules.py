@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.config.model import Settings
@@ -48,8 +48,8 @@ def judge(
     for probe in facts.lustre:
         found = _lustre(probe, facts.mounts)
         items += found if probe.asked else [_noted(item) for item in found]
-    for probed in facts.probed.values():
-        items += probed.items
+    for name, probed in facts.probed.items():
+        items += probed.items if name != "dcgm" else _settled(probed.items, items, facts, row)
     if facts.clock_synchronised is False:
         items.append(judged(WARN, "clock.unsynchronised", "node", "warn", "no time daemon disciplines this clock"))
     if len(items) > 1:
@@ -57,6 +57,17 @@ def judge(
 
         items = told_once(items)
     return enabled(items, settings.gate.disabled)
+
+
+def _settled(
+    said: Sequence[Judged], others: Sequence[Judged], facts: Facts, row: InstanceType | None
+) -> Sequence[Judged]:
+    """Return what DCGM's watches say, held against what the node's own looks found."""
+    if not any(item.finding.id.startswith("gpu.") for item in said):
+        return said
+    from slurm_ext.gate import dcgm_settle  # here: see _gpus
+
+    return dcgm_settle.settle(said, others, facts, row)
 
 
 def enabled(items: Iterable[Judged], disabled: Iterable[str]) -> list[Judged]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 
-from slurm_ext.command import CLEAN_PATH, clean_env, run, smi_path
+from slurm_ext.command import clean_env, run, smi_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FmslurmError
 from slurm_ext.gate.slow_result import BROKE, DONE, EFA, HOUR_S, LATE, Last, ended_try
@@ -83,13 +83,10 @@ def is_proof(last: Last | None, now: Now, *, level: str = "") -> bool:
 
 
 def dcgmi_path(root: str) -> str:
-    """Return the dcgmi to run: the one below `root`, else, for the machine itself, the first on the fixed PATH; empty: none."""
-    folders = ["usr/bin"] if root.rstrip("/") else [folder.lstrip("/") for folder in CLEAN_PATH.split(":")]
-    for folder in folders:
-        path = os.path.join(root or "/", folder, "dcgmi")
-        if os.access(path, os.X_OK):
-            return path
-    return ""
+    """Return the dcgmi to run; empty: none."""
+    from slurm_ext.gate import ask_dcgm
+
+    return ask_dcgm.path(root)
 
 
 def efa_tools(root: str) -> tuple[str, ...]:

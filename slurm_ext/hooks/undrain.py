@@ -194,7 +194,8 @@ def _items(last: Last | None) -> tuple[Judged, ...]:
 def _slow(case: Case, due: slow_due.Now) -> str:
     """Return what is missing of a slow check's proof, empty where none is asked for or nothing is missing."""
     if kind_of(case.record.finding) == EFA:
-        return "" if slow_due.is_proof(case.last_efa, due) else "EFA's loopback has not run to its end here since the drain"
+        is_made = slow_due.is_proof(case.last_efa, due)
+        return "" if is_made else "EFA's loopback has not run to its end here since the drain"
     by_load = case.settings.gate.slow_check == "dcgm-r2" and case.has_dcgm and case.record.finding.startswith(_LOADED)
     if not case.record.finding.startswith("dcgm.") and not by_load:
         return ""

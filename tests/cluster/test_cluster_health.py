@@ -180,7 +180,7 @@ def test_a_job_ends_a_slow_check_and_gets_the_gpus(site: Lab) -> None:
     ran = site.path("lustre", "dcgmi-ran")
     dcgmi.write_text(f"#!/bin/sh\necho $$ >{ran}\nexec sleep 600\n")
     dcgmi.chmod(0o755)
-    configure(site, "gate", slow_check="dcgm-r1")
+    configure(site, "gate", slow_check="dcgm-r1", dcgm_health="off")
     try:
         until(ran.exists, "the slow check runs")
         job, out = submit(site, "echo here\n", "-N1", f"--nodelist={node}")
@@ -193,5 +193,5 @@ def test_a_job_ends_a_slow_check_and_gets_the_gpus(site: Lab) -> None:
         assert event["decision"] == "pass"
         assert event["data"]["gate"]["rule"] != "dcgm.stays"
     finally:
-        configure(site, "gate", slow_check="off")
+        configure(site, "gate", slow_check="off", dcgm_health="watch")
         dcgmi.unlink()
