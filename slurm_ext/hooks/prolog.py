@@ -119,13 +119,13 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         data["instance_type"] = look.facts.instance_type
     if rungs.gate != "off" and plan.act != PASS_ON:
         return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
-    found, ended = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began), 0.0
+    found, tested = together.burnin(job, settings, share, look, mode=rungs.burnin, began=began), 0.0
     if found is None:
         return Passed(plan, (here,), data, boot_id=look.facts.boot_id, look=look)
     if found.ran and found.plan.act == PASS_ON:
         from slurm_ext.gate import kept_again  # here: a prolog without a burn-in pays nothing for it
 
-        ended = passes.boottime()
+        tested = passes.boottime()
         kept, lost = kept_again.take(settings, job.node, look.kept)
         look = look._replace(kept=kept)
         data |= {"not_kept": list(lost)} if lost else {}
@@ -137,7 +137,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
         lines = (f"{here}; {found.line}",)
     elif look.verdict.verdict != verdict.PASS:  # beside the burn-in's line only what is not well here is worth another
         lines += (here,)
-    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id, look, tested=ended)
+    return Passed(plan, lines, data | found.data, found.proven or {}, look.facts.boot_id, look, tested=tested)
 
 
 def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Passed, started: float, why: str) -> int:
