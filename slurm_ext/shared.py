@@ -39,6 +39,9 @@ LEAVES_FILE = "topology/leaves"
 #: How files in an attempt's folder begin that name, each, a node that the job is to come back without.
 SUSPECT_PREFIX = "suspect-"
 
+#: How files in an attempt's folder begin that name a convicted node on which the job runs all the same.
+BAD_PREFIX = "bad-"
+
 #: How files in an attempt's folder begin that say what its gate does now, and how many of them are looked at.
 GATE_PREFIX, GATE_FILES_MAX = "gate-", 16
 
@@ -197,11 +200,9 @@ def attempt_names(share: str, attempt: str, *, timeout_s: float = TIMEOUT_S) -> 
     return frozenset(found) if isinstance(found, list) else None
 
 
-def suspects_in(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes that the files of an attempt say its job is to come back without. Pure."""
-    found = (
-        name[len(SUSPECT_PREFIX) : -5] for name in names if name.startswith(SUSPECT_PREFIX) and name[-5:] == ".json"
-    )
+def suspects_in(names: Iterable[str], prefix: str = SUSPECT_PREFIX) -> tuple[str, ...]:
+    """Return the nodes that the files of an attempt say its job is to come back without (or, with BAD_PREFIX, runs on). Pure."""
+    found = (name[len(prefix) : -5] for name in names if name.startswith(prefix) and name[-5:] == ".json")
     return tuple(sorted(node for node in found if NODE_NAME.fullmatch(node)))
 
 

@@ -85,6 +85,9 @@ def lines(told: dict[str, Any]) -> list[str]:
     out = _wrapped(f"Job {told['job']} ({name}): {told['now']}", "")
     if gate := told.get("gate"):
         out += _wrapped(f"{gate['words']}; it ends at {_clock(gate['deadline'])} at the latest", "  ")
+    for bad in told.get("bad_nodes") or ():
+        words = f"it has {bad['node']}, which is convicted and stays in use: {bad['reason']}; {bad['why']}"
+        out += _wrapped(one_line(words, 400), "  ")
     if told.get("held_until"):
         held = told["held"]
         out += _wrapped(f"fmslurm holds it until {_clock(told['held_until'])}, then it starts again by itself:", "  ")

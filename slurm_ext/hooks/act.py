@@ -12,7 +12,7 @@ from slurm_ext import shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import heartbeat_is_fresh
 from slurm_ext.errors import FmslurmError
-from slurm_ext.hooks import trail, way_back
+from slurm_ext.hooks import not_begun, trail, way_back
 from slurm_ext.hooks.environment import HookJob
 from slurm_ext.slurm import act, connect, drain_record, ledger, recorded
 from slurm_ext.slurm.act import Context
@@ -20,6 +20,7 @@ from slurm_ext.slurm.breaker_events import hold_back
 from slurm_ext.slurm.hostlist import expand
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.outcome import event_for
+from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import Finding
 
@@ -54,7 +55,13 @@ class Done(NamedTuple):
         return f"left alone: {self.reason}" if self.already else "drained"
 
 
-def _context(settings: Settings, job: HookJob, room: str, boot_id: str = "") -> Context:
+def slurm_of(settings: Settings) -> Slurm:
+    """Return Slurm as a hook asks it: each call is given up soon."""
+    return connect(settings, timeout_s=SLURM_S)
+
+
+def context_of(settings: Settings, job: HookJob, room: str, boot_id: str = "") -> Context:
+    """Return who acts: this hook, for this job, on this node."""
     path = trail.local_path(settings, job.node)
     return Context(
         room,
@@ -86,11 +93,11 @@ def drain(
     `first_boot`: it fails at its first job since boot, for which there is a budget of its own. `bundle`: where its evidence is.
     `exits`: where Slurm is silent the caller fails with 1, a drain as well. Who never does passes False: nothing is counted.
     """
-    context = _context(settings, job, room, boot_id)._replace(node=node)
+    context = context_of(settings, job, room, boot_id)._replace(node=node)
     context = way_back.stamped(settings, context, is_here=node == job.node)
     remedy = way_back.remedy(settings, context, finding, bundle=bundle)
     try:
-        slurm = connect(settings, timeout_s=SLURM_S)
+        slurm = slurm_of(settings)
         outcome = act.drain_node(
             slurm, settings, node, finding, now=context.now, context=context, first_boot=first_boot, remedy=remedy
         )
@@ -120,7 +127,7 @@ def exit_drains(
     settings: Settings, job: HookJob, finding: Finding, *, room: str = "gate", boot_id: str = "", bundle: str = ""
 ) -> None:
     """Write down that Slurm's own drain after an exit with 1 is due to a finding of ours: it can be undone on proof then."""
-    context = way_back.stamped(settings, _context(settings, job, room, boot_id), is_here=True)
+    context = way_back.stamped(settings, context_of(settings, job, room, boot_id), is_here=True)
     remedy = way_back.remedy(settings, context, finding, bundle=bundle)
     owner = f"fmslurm {room}"
     record = recorded.record_of(settings, context, finding, act.PROLOG_ERROR, owner=owner, remedy=remedy)
@@ -136,8 +143,8 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
     if over := ended(settings, job):
         return Done(True, f"{OVER} {over}")
     try:
-        slurm = connect(settings, timeout_s=SLURM_S)
-        context = _context(settings, job, room)
+        slurm = slurm_of(settings)
+        context = context_of(settings, job, room)
         outcome = act.stop_job(
             slurm,
             settings,
@@ -147,6 +154,7 @@ def stop_job(settings: Settings, job: HookJob, *, reason: str, rule: str, room: 
             reason=reason,
             context=context,
             when_used_up=policy,
+            not_begun=not_begun.of(slurm, settings.site.share, job),
         )
     except FmslurmError as exc:
         return Done(False, str(exc))
@@ -164,7 +172,7 @@ def leave_out(settings: Settings, job: HookJob, nodes: Collection[str], *, reaso
     if heartbeat_is_fresh(beat, now=time.time()) and beat is not None and beat.mode == "enforce":
         return f"the controller keeps it away from {names}"
     try:
-        slurm = connect(settings, timeout_s=SLURM_S)
+        slurm = slurm_of(settings)
         found = next((one for one in slurm.jobs([job.stop_id]) if one.job_id == job.stop_id), None)
         if found is None:
             return f"Slurm knows no job {job.stop_id} any more"
@@ -178,7 +186,7 @@ def leave_out(settings: Settings, job: HookJob, nodes: Collection[str], *, reaso
         ]
         if len(left) < len(job.nodes):
             return f"not kept away from {names}: {len(left)} nodes would be left, and it needs {len(job.nodes)}"
-        context = _context(settings, job, room)
+        context = context_of(settings, job, room)
         done = act.exclude_nodes(slurm, settings, job.stop_id, list(nodes), rule=rule, reason=reason, context=context)
     except (FmslurmError, ValueError) as exc:
         return f"not kept away from {names}: {exc}"
@@ -188,35 +196,17 @@ def leave_out(settings: Settings, job: HookJob, nodes: Collection[str], *, reaso
 def ended(settings: Settings, job: HookJob) -> str:
     """Return how the job has ended meanwhile, in Slurm's word; empty where it is still to run, or where Slurm does not say."""
     try:
-        jobs = connect(settings, timeout_s=SLURM_S).jobs([job.job_id])
+        jobs = slurm_of(settings).jobs([job.job_id])
     except FmslurmError:
         return ""
     found = next((one for one in jobs if one.job_id == job.job_id), None)
     return found.state if found is not None and found.restarts == job.restarts and found.state in ENDED else ""
 
 
-def end_for_good(settings: Settings, job: HookJob, *, reason: str, rule: str, room: str) -> str:
-    """Cancel a job that may not be requeued, and say so; empty where it may, or where that is not known or was not done.
-
-    slurmd repeats its word on a prolog that failed every 15 s until slurmctld takes it, and slurmctld refuses it for a job
-    that may not be requeued (22.05.8 and 24.11.5). Each time the node is drained anew, also one that is healed and resumed.
-    """
-    try:
-        slurm = connect(settings, timeout_s=SLURM_S)
-        found = next((one for one in slurm.jobs([job.stop_id]) if one.job_id == job.stop_id), None)
-        if found is None or found.requeue or found.restarts != job.restarts:
-            return ""
-        context = _context(settings, job, room)
-        done = act.cancel_job(slurm, settings, job.stop_id, rule=rule, reason=reason, context=context)
-    except FmslurmError:
-        return ""
-    return "the job may not be requeued and is cancelled" if done.done else ""
-
-
 def time_limit_min(settings: Settings, job: HookJob) -> int | None:
     """Return the job's time limit (minutes), -1 where it has none; None where Slurm does not say."""
     try:
-        jobs = connect(settings, timeout_s=SLURM_S).jobs([job.job_id])
+        jobs = slurm_of(settings).jobs([job.job_id])
     except FmslurmError:
         return None
     return next((one.time_limit_min for one in jobs if one.job_id == job.job_id), None)
@@ -227,8 +217,8 @@ def requeue(settings: Settings, job: HookJob, *, reason: str, rule: str, room: s
     if over := ended(settings, job):
         return Done(True, f"{OVER} {over}")
     try:
-        slurm = connect(settings, timeout_s=SLURM_S)
-        context = _context(settings, job, room)
+        slurm = slurm_of(settings)
+        context = context_of(settings, job, room)
         outcome = act.requeue_job(
             slurm,
             settings,
@@ -238,6 +228,7 @@ def requeue(settings: Settings, job: HookJob, *, reason: str, rule: str, room: s
             reason=reason,
             context=context,
             restarts=job.restarts,
+            not_begun=not_begun.of(slurm, settings.site.share, job),
         )
     except FmslurmError as exc:
         return Done(False, str(exc))

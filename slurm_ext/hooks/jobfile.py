@@ -18,6 +18,7 @@ class JobFile(NamedTuple):
     """One job on one node. `exports` become the job's environment, `lines` stand in its log. Times: epoch seconds.
 
     `began_s` is CLOCK_BOOTTIME of boot `boot_id` when the prolog began: a clock that is set meanwhile moves no window.
+    `warned`: lines that its log must have even where another node's are printed: it runs here on a convicted node.
     `proven`: with which NCCL_* and like settings its nodes were tested; empty where they were not, or nobody is to compare.
     """
 
@@ -33,6 +34,7 @@ class JobFile(NamedTuple):
     proven: dict[str, str] = {}  # noqa: RUF012 - likewise
     began_s: float = 0.0
     boot_id: str = ""
+    warned: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 
@@ -78,6 +80,7 @@ def from_plain(data: Any) -> JobFile | None:
             {str(name): str(value) for name, value in (data.get("proven") or {}).items()},
             float(data.get("began_s") or 0.0),
             str(data.get("boot_id") or ""),
+            tuple(str(line) for line in data.get("warned") or ()),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -77,6 +77,12 @@ def suspects(share: str, job: HookJob) -> tuple[str, ...]:
     return shared.suspects_in(shared.attempt_names(share, job.attempt, timeout_s=1.0) or ())
 
 
+def runs_on_bad(share: str, job: HookJob, node: str, *, reason: str, why: str) -> None:
+    """Say that this attempt runs on `node`, which is convicted, and why it does: its owner is to be told (`fmslurm why`)."""
+    path = shared.attempt_path(share, job.attempt, f"{shared.BAD_PREFIX}{node}.json")
+    shared.decide_once(path, {"schema": 1, "node": node, "time": time.time(), "reason": reason, "why": why})
+
+
 def let_go(share: str, job: HookJob, reason: str) -> bool:
     """Say that this attempt goes on without a burn-in that passed, so that nobody waits for it or stops it; say if it is said."""
     path = shared.attempt_path(share, job.attempt, SETTLED_FILE)

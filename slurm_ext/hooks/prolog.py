@@ -190,12 +190,13 @@ def _act(job: HookJob, settings: Settings, rungs: Modes, share: str, passed: Pas
             trail.emit(settings, job.node, event, share=share)
             return code
     exports, more = restore.exports(job, settings, share=share, staging_mode=rungs.staging)
+    warned = (str(told["runs_on_bad"]),) if "runs_on_bad" in told else ()
     # In shadow nobody is told anything; a job's own restore is its own affair.
     tells = {"warn", "enforce"} & {rungs.gate, rungs.burnin}
     lines = (*(passed.lines if tells else ()), *([plan.reason] if tells and plan.would else []), *more)
     proven = dict(passed.proven) if tells and settings.burnin.nccl_check else {}
     told |= {"baseline": trouble} if trouble else {}
-    if trouble := _leave(job, settings, file._replace(exports=exports, lines=lines, proven=proven)):
+    if trouble := _leave(job, settings, file._replace(exports=exports, lines=lines, proven=proven, warned=warned)):
         told["job_file"] = trouble
     if settings.gate.dcgm_job_mapping_dir:
         from slurm_ext.hooks import dcgm_mapping
@@ -265,14 +266,16 @@ def _drain(
             settings, job, job.node, look, finding=plan.finding, data=data, share=share, deadline_s=most_s
         )
         told["bundle"] = bundle.words(saved, share)
-    code, runs, note = _drain_here(job, settings, share, plan, room, passed.boot_id, saved)
+    code, runs, note, said = _drain_here(job, settings, share, plan, room, passed.boot_id, saved)
+    if said:
+        told["runs_on_bad"] = said
     marks.say_acted(share, job, job.node, note)
     return code, runs, note
 
 
 def _drain_here(
     job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str, bundle: str
-) -> tuple[int, bool, str]:
+) -> tuple[int, bool, str, str]:
     from slurm_ext.hooks import act
 
     assert plan.finding is not None, "a node is drained for a finding"
@@ -283,24 +286,18 @@ def _drain_here(
     if done.done:
         # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
         if over := act.ended(settings, job):
-            return PASS, False, f"{done.words()}; the job is {act.OVER} {over}"
-        if said := act.end_for_good(settings, job, reason=plan.reason, rule=plan.rule, room=room):
-            return PASS, False, f"{done.words()}; {said}"
-        return FAIL, False, done.words()
+            return PASS, False, f"{done.words()}; the job is {act.OVER} {over}", ""
+        from slurm_ext.hooks import no_requeue
+
+        if said := no_requeue.end_for_good(settings, job, reason=plan.reason, rule=plan.rule, room=room):
+            return PASS, False, f"{done.words()}; {said}", ""
+        return FAIL, False, done.words(), ""
     if done.acked:
-        return PASS, True, f"passed: {done.reason}"
+        return PASS, True, f"passed: {done.reason}", ""
     if not done.suppressed:
         act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id, bundle=bundle)
-        return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}"
-    if settings.drain.when_open == "pass" and not done.in_hand:
-        return PASS, True, f"passed, since it was not drained: {done.reason}"
-    policy = "hold" if settings.drain.when_open == "hold" else "pass"
-    reason = f"{plan.reason}; not drained: {done.reason}"
-    # Said before it is stopped: whoever finds the job back must know.
-    marks.suspect(share, job, job.node, policy=settings.drain.when_open, why=reason)
-    stopped = act.stop_job(settings, job, reason=reason, rule=plan.rule, room=room, policy=policy)
-    if not stopped.done:
-        return PASS, True, f"job passed, not drained: {done.reason}"
-    without = {job.node, *marks.suspects(share, job)}
-    away = act.leave_out(settings, job, without, reason=reason, rule=plan.rule, room=room)
-    return PASS, False, f"job sent back, {away}, not drained: {done.reason}"
+        return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}", ""
+    from slurm_ext.hooks import kept_in_use
+
+    runs, note, said = kept_in_use.settle(job, settings, share, plan, room, done)
+    return PASS, runs, note, said

@@ -39,6 +39,9 @@ def run(environ: Mapping[str, str], local_dir: str) -> str:
     # Every task runs this; the job's log needs it once: from the batch script.
     if _is_batch_script(environ):
         said += [f"print fmslurm: {line}" for line in _texts(lines)]
+    # A node that is not well tells so wherever the job first prints from it: the batch script may run on another one.
+    if _is_batch_script(environ) or _is_first_here(environ):
+        said += [f"print fmslurm: {line}" for line in _texts(job.get("warned"))]
     proven = job.get("proven")
     if isinstance(proven, dict) and proven and (_is_batch_script(environ) or _is_first_of_many(environ)):
         said += [f"print fmslurm: {line}" for line in _not_proven(environ, proven)]
@@ -82,6 +85,18 @@ def _is_first_of_many(environ: Mapping[str, str]) -> bool:
     return (
         environ.get("ENVIRONMENT") == "BATCH"
         and environ.get("SLURM_PROCID") == "0"
+        and environ.get("SLURM_STEP_ID", "") not in _BATCH_STEPS
+        and nodes.isdigit()
+        and int(nodes) > 1
+    )
+
+
+def _is_first_here(environ: Mapping[str, str]) -> bool:
+    """Say whether this is this node's first task of a batch job's step over several nodes."""
+    nodes = environ.get("SLURM_STEP_NUM_NODES", "")
+    return (
+        environ.get("ENVIRONMENT") == "BATCH"
+        and environ.get("SLURM_LOCALID") == "0"
         and environ.get("SLURM_STEP_ID", "") not in _BATCH_STEPS
         and nodes.isdigit()
         and int(nodes) > 1

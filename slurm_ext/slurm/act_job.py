@@ -33,27 +33,39 @@ def requeue_job(
     context: Context,
     evidence: Sequence[str] = (),
     restarts: int | None = None,
+    not_begun: Callable[[Job], bool] | None = None,
 ) -> Outcome:
     """Requeue a job (held with `hold`) and confirm it.
 
     `restarts` is the count of the attempt that is to end: where Slurm's is higher already, somebody was first and that
     is as good (held or not). Without it, a pending job counts as requeued. Components of het jobs are refused by Slurm:
-    pass the id of their leader.
+    pass the id of their leader. `not_begun` says of a job that may not be requeued that nothing of it has run in this
+    attempt: it goes back all the same, and may not be requeued afterwards either.
     """
 
     beaten: list[bool] = []
+    left: list[str] = []
 
     def act(job: Job) -> None:
         if hold and job.state == "PENDING" and "COMPLETING" not in job.flags:
             slurm.hold(job.job_id)  # requeuehold of a pending job is refused
             return
+        lifts = not job.requeue and not_begun is not None and not_begun(job)
         try:
+            if lifts:
+                slurm.update_job(job.job_id, {"Requeue": "1"})
             slurm.requeue(job.job_id, hold=hold)
         except SlurmError as exc:
-            # Another hook of the same job was first, and the job is still completing.
-            if "pending execution" not in exc.message:
+            # Another hook of the same job was first: the job is still completing, or may not be requeued again by now.
+            if "pending execution" not in exc.message and not is_later(job):
                 raise
             beaten.append(True)
+        finally:
+            if lifts:
+                left.append(_set_back(slurm, job.job_id))
+
+    def is_later(job: Job) -> bool:
+        return restarts is not None and _job(slurm, job.job_id).restarts > restarts
 
     def wanted(job: Job) -> bool:
         if restarts is not None and job.restarts > restarts:
@@ -64,7 +76,21 @@ def requeue_job(
         return wanted(after) or after.restarts > before.restarts or bool(beaten)
 
     name = "job.requeuehold" if hold else "job.requeue"
-    return _on_job(slurm, settings, job_id, name, act, wanted, rule, reason, evidence, context, confirmed)
+    outcome = _on_job(slurm, settings, job_id, name, act, wanted, rule, reason, evidence, context, confirmed)
+    if words := "".join(left):
+        event = event_for(name, settings, context)._replace(phase="fact", job=job_id, rule=rule, reason=words)
+        Journal(context.events_path, settings.site.share, context.node).write(event)
+        return outcome._replace(reason=f"{outcome.reason}; {words}")
+    return outcome
+
+
+def _set_back(slurm: Slurm, job_id: str) -> str:
+    """Make a job one that may not be requeued again; return in words why it still may, empty where it may not."""
+    try:
+        slurm.update_job(job_id, {"Requeue": "0"})
+    except SlurmError as exc:
+        return f"it may be requeued from now on, which its owner did not want: {one_line(str(exc), 200)}"
+    return ""
 
 
 def cancel_job(slurm: Slurm, settings: Settings, job_id: str, *, rule: str, reason: str, context: Context) -> Outcome:
@@ -90,10 +116,12 @@ def stop_job(
     context: Context,
     evidence: Sequence[str] = (),
     when_used_up: str = "",
+    not_begun: Callable[[Job], bool] | None = None,
 ) -> Outcome:
     """Stop a job that no node is convicted for: requeuehold, requeue, or let it pass, as breaker.choose_stop says.
 
-    `restarts` is SLURM_JOB_RESTART_COUNT. Where the outcome is `passed` nothing was done and the job may run.
+    `restarts` is SLURM_JOB_RESTART_COUNT, `not_begun` as in `requeue_job`. Where the outcome is `passed` nothing was done and
+    the job may run.
     """
     beat = shared.heartbeat(settings.site.share)
     policy = when_used_up or ("hold" if settings.burnin.on_unknown == "hold" else "pass")
@@ -115,6 +143,7 @@ def stop_job(
         reason=reason,
         evidence=lines,
         context=context,
+        not_begun=not_begun,
     )
 
 

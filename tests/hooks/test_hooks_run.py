@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hook_site import HOOK, ROOT, SMI, Site, silent
 
+from slurm_ext.hooks import jobfile
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hooks run as root, and trust only what root owns")
 
 
@@ -246,6 +248,26 @@ def test_the_task_prolog_believes_root_alone(site):
     path.chmod(0o644)
     os.chown(path, 12345, 12345)
     assert site.run("task-prolog") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({}, True),  # the batch script
+        ({"SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_PROCID": "8", "SLURM_STEP_NUM_NODES": "2"}, True),
+        ({"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1", "SLURM_PROCID": "9", "SLURM_STEP_NUM_NODES": "2"}, False),
+        ({"SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "1"}, False),
+        ({"SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_NODES": "2", "ENVIRONMENT": ""}, False),
+    ],
+)
+def test_a_job_that_runs_on_a_convicted_node_reads_so_wherever_it_runs(site, step, told):
+    site.run("prolog")
+    run_dir = str(site.folder / "run")
+    file = jobfile.read(run_dir, "77")
+    jobfile.write(run_dir, file._replace(warned=("NOT WELL: n1 is convicted",)))
+    assert jobfile.read(run_dir, "77").warned == ("NOT WELL: n1 is convicted",)
+    said = site.run("task-prolog", **{"ENVIRONMENT": "BATCH", **step})[1].splitlines()
+    assert ("print fmslurm: NOT WELL: n1 is convicted" in said) == told
 
 
 @pytest.mark.parametrize("argv", [[], ["prolog", "--share"], ["nonsense"], ["prolog", "epilog"]])

@@ -297,6 +297,15 @@ def test_why_says_what_the_gate_does_whom_it_waits_for_and_until_when(world: Wor
     assert told(world)["gate"] is None
 
 
+def test_why_names_the_convicted_nodes_on_which_a_job_runs(world: World):
+    world.slurm.set_job(reason="", state="RUNNING")
+    assert told(world)["bad_nodes"] == []
+    path = shared.attempt_path(world.settings.site.share, "c/7-0", f"{shared.BAD_PREFIX}n1.json")
+    assert shared.write_json(path, {"node": "n1", "reason": "gpu.lost on gpu:3", "why": "drain.when_open is pass"})
+    text = " ".join(" ".join(lines(told(world))).split())
+    assert "it has n1, which is convicted and stays in use: gpu.lost on gpu:3; drain.when_open is pass" in text
+
+
 def test_a_controller_that_only_observes_acts_on_no_stop(world: World):
     world.settings = world.settings._replace(mode=Mode(gate="enforce", burnin="enforce", resume="shadow"))
     in_gate(world, "not ours")

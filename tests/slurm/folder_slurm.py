@@ -31,6 +31,7 @@ class FolderSlurm:
         self.before_drain: Callable[[str], None] = lambda _node: None
         self.after_drain: Callable[[str], None] = lambda _node: None
         self.now: Callable[[], float] = lambda: NOW
+        self.prolog_flags = "Alloc,DeferBatch"
 
     @classmethod
     def create(cls, folder: Path, nodes: Sequence[str], jobs: Sequence[Job] = ()) -> FolderSlurm:
@@ -98,12 +99,17 @@ class FolderSlurm:
         made = [Job(**{**row, "flags": tuple(row["flags"])}) for row in rows]
         return [job for job in made if job_ids is None or job.job_id in job_ids]
 
+    def config(self) -> Mapping[str, str]:
+        return {"PrologFlags": self.prolog_flags}
+
     def partitions(self) -> list[Partition]:
         return [Partition("gpu")]
 
     def requeue(self, job_id: str, *, hold: bool) -> None:
         with self._state() as state:
             job = state["jobs"][job_id]
+            if not job["requeue"]:
+                raise SlurmError("Requested operation is presently disabled")
             if job["state"] == "PENDING":
                 raise SlurmError("Job is pending execution")
             state["acts"].append(f"{'requeuehold' if hold else 'requeue'} {job_id}")
@@ -120,6 +126,9 @@ class FolderSlurm:
     def update_job(self, job_id: str, fields: Mapping[str, str]) -> None:
         with self._state() as state:
             job = state["jobs"][job_id]
+            if set(fields) == {"Requeue"}:  # taken in any state
+                job["requeue"] = fields["Requeue"] == "1"
+                return
             if job["state"] != "PENDING":
                 raise SlurmError("Job is no longer pending execution")
             for name, value in fields.items():

@@ -86,6 +86,8 @@ def test_a_partition_at_a_time(partition: str, node: str, off: tuple[Off, ...], 
         ("hold", True, 0, 0, False, ["requeuehold 7"], []),
         ("hold", False, 0, 0, False, ["requeue 7"], ["n0"]),
         ("hold", False, 5, 0, False, ["requeuehold 7"], ["n0"]),
+        ("cancel", True, 0, 0, False, ["requeuehold 7"], []),  # what can go back goes back
+        ("cancel", False, 5, 0, True, [], []),
         ("pass", True, 0, 0, True, [], []),
         ("pass", False, 5, 0, True, [], []),
     ],
@@ -108,7 +110,7 @@ def test_when_the_breaker_is_open(
         site=plain.site._replace(share=str(tmp_path / "share"), run_dir=str(tmp_path / "run"), log_dir=str(tmp_path)),
         drain=plain.drain._replace(max_per_hour=0, max_percent_per_hour=0.0, when_open=when_open),
     )
-    running = Job("7", partition="gpu", state="RUNNING", restarts=restarts, priority=10, nodes="n0")
+    running = Job("7", partition="gpu", state="RUNNING", restarts=restarts, priority=10, nodes="n0", requeue=True)
     slurm = FolderSlurm.create(tmp_path / "slurm", ("n0", "n1"), [running])
     monkeypatch.setattr(act, "connect", lambda *_a, **_k: slurm)
     jobfile.job_starts(str(tmp_path / "run"), "boot")
