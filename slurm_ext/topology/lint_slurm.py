@@ -1,0 +1,204 @@
+"""What of slurm.conf matters to topology: plugin, parameters, weights, partitions. Reads it, and holds rules to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from slurm_ext.slurm.hostlist import HostlistError, expand
+from slurm_ext.topology.lint_model import Release
+from slurm_ext.topology.lint_read import Line
+from slurm_ext.topology.lint_report import MAX_NAMES, Report, folded
+
+_LAST = (99, 99)
+#: plugin -> the first release that has it, and the first that does not.
+PLUGINS: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "tree": ((0, 0), _LAST),
+    "none": ((0, 0), (23, 11)),
+    "hypercube": ((0, 0), (23, 11)),
+    "3d_torus": ((0, 0), (25, 5)),
+    "default": ((23, 11), (25, 5)),
+    "block": ((23, 11), _LAST),
+    "flat": ((25, 5), _LAST),
+    "ring": ((26, 5), _LAST),
+    "torus3d": ((26, 5), _LAST),
+}
+#: An old name -> from which release on it is taken for another, and which. (23.11 and 24.x read `none` as their default.)
+RENAMED: Mapping[str, tuple[tuple[tuple[int, int], str], ...]] = {
+    "none": (((23, 11), "default"), ((25, 5), "flat")),
+    "default": (((25, 5), "flat"),),
+}
+#: Word of TopologyParam -> the first release that knows it (slurm.conf(5) of each release).
+PARAMS: Mapping[str, tuple[int, int]] = {
+    "dragonfly": (0, 0),
+    "topooptional": (0, 0),
+    "switchasnoderank": (23, 2),
+    "routepart": (23, 11),
+    "routetree": (23, 11),
+    "topomaxsizeunroll": (24, 11),
+    "blockasnoderank": (25, 11),
+    "noinaddrany": (0, 0),
+    "noctldinaddrany": (0, 0),
+}
+#: T23827 is fixed from these patches on, and in every release after them.
+_OVERFLOW_FIXED: Mapping[tuple[int, int], int] = {(25, 5): 6, (25, 11): 1}
+_OVERFLOW_NODES = 32_771
+_DEFAULT_TREE_WIDTH = 16
+
+
+class Partition(NamedTuple):
+    """One PartitionName line."""
+
+    name: str
+    nodes: tuple[str, ...]
+    topology: str
+    file: str
+    line: int
+
+
+class SlurmConf(NamedTuple):
+    """What a slurm.conf says: values by lower-case key with their line, nodes with their weight, partitions."""
+
+    file: str
+    values: Mapping[str, tuple[str, str, int]]
+    weights: Mapping[str, int]
+    partitions: tuple[Partition, ...]
+
+    def get(self, key: str, default: str = "") -> str:
+        """Return a value."""
+        return self.values[key][0] if key in self.values else default
+
+    def where(self, key: str) -> tuple[str, int]:
+        """Return file and line of a key."""
+        return self.values[key][1:] if key in self.values else (self.file, 1)
+
+    def plugin(self) -> str:
+        """Return the plugin's name in short, empty where none is set."""
+        return self.get("topologyplugin").lower().removeprefix("topology/")
+
+
+def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
+    """Return what matters of a slurm.conf; report keys that the release does not have."""
+    values: dict[str, tuple[str, str, int]] = {}
+    weights: dict[str, int] = {}
+    partitions: list[Partition] = []
+    default_weight, default_nodes, left = 1, "", MAX_NAMES
+    for entry in entries:
+        first = entry.pairs[0][0] if entry.pairs else ""
+        if first == "nodename":
+            if entry.get("topology") is not None:
+                report.add("slurm.topology-key", entry.file, entry.number, kind="NodeName")
+            weight = entry.get("weight")
+            number = (
+                int(weight[:12]) if weight is not None and weight.isascii() and weight.isdigit() else default_weight
+            )
+            if entry.pairs[0][1].upper() == "DEFAULT":
+                default_weight = number
+                continue
+            names = _expanded(entry.pairs[0][1], left)
+            left -= len(names)
+            weights.update(dict.fromkeys(names, number))
+        elif first == "partitionname":
+            topology = entry.get("topology")
+            if topology is not None:
+                report.add("slurm.topology-key", entry.file, entry.number, kind="PartitionName")
+            nodes = entry.get("nodes")
+            if entry.pairs[0][1].upper() == "DEFAULT":
+                default_nodes = nodes if nodes is not None else default_nodes
+                continue
+            text = nodes if nodes is not None else default_nodes
+            every = text.strip().upper() == "ALL"
+            names = tuple(weights) if every else _expanded(text, left)
+            left -= 0 if every else len(names)
+            partitions.append(Partition(entry.pairs[0][1], names, topology or "", entry.file, entry.number))
+        elif first not in ("nodeset", "downnodes", "switchname", "frontendname"):
+            values.update((key, (value, entry.file, entry.number)) for key, value in entry.pairs)
+    return SlurmConf(file, values, weights, tuple(partitions))
+
+
+def _expanded(text: str, limit: int) -> tuple[str, ...]:
+    try:
+        return tuple(expand(text, limit=max(limit, 0)))
+    except HostlistError:  # slurmctld says so itself, and NodeSet names are no nodes
+        return ()
+
+
+def check(report: Report, conf: SlurmConf) -> None:
+    """Report what is wrong with the settings themselves."""
+    release = report.given.release
+    feature = release.feature
+    plugin = conf.plugin()
+    if plugin:
+        _plugin(report, conf, plugin, release)
+    since = {word: first for word, first in PARAMS.items() if first <= feature}
+    for word in conf.get("topologyparam").split(","):
+        name = word.strip().partition("=")[0].lower()
+        if name and name not in since:
+            when = f" (since {_words(PARAMS[name])})" if name in PARAMS else ""
+            report.add("slurm.param", *conf.where("topologyparam"), what=word.strip(), release=release.words(),
+                       since=when, known=", ".join(since))  # fmt: skip
+    if conf.get("routeplugin"):
+        report.add("slurm.route-plugin", *conf.where("routeplugin"))
+    if conf.get("selecttype").lower() == "select/linear" and plugin == "tree":
+        report.add("slurm.linear", *conf.where("selecttype"))
+    _routes(report, conf, release)
+    if plugin in ("tree", "block"):
+        _weights(report, conf)
+
+
+def _words(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]:02}"
+
+
+def _plugin(report: Report, conf: SlurmConf, plugin: str, release: Release) -> None:
+    feature = release.feature
+    what = conf.get("topologyplugin")
+    renamed = [pair for pair in RENAMED.get(plugin, ()) if feature >= pair[0]]
+    if renamed:
+        since, new = renamed[-1]
+        report.add(
+            "slurm.plugin-renamed", *conf.where("topologyplugin"), what=what, new=f"topology/{new}", since=_words(since)
+        )
+        return
+    first, gone = PLUGINS.get(plugin, (_LAST, _LAST))
+    bare = not what.lower().startswith("topology/")
+    if first <= feature < gone and not bare:
+        return
+    when = ": it lacks topology/ in front" if bare else ""
+    if plugin in PLUGINS and not bare:
+        when = f" (since {_words(first)})" if feature < first else f" (gone since {_words(gone)})"
+    known = [f"topology/{name}" for name, (start, end) in PLUGINS.items() if start <= feature < end]
+    report.add(
+        "slurm.plugin",
+        *conf.where("topologyplugin"),
+        what=what,
+        release=release.words(),
+        since=when,
+        known=", ".join(known),
+    )
+
+
+def _routes(report: Report, conf: SlurmConf, release: Release) -> None:
+    words = {word.strip().lower() for word in conf.get("topologyparam").split(",")}
+    if "routetree" not in words and "tree" not in conf.get("routeplugin").lower():
+        return
+    key = "topologyparam" if "routetree" in words else "routeplugin"
+    if conf.get("maxnodecount"):
+        report.add("slurm.route-dynamic", *conf.where("maxnodecount"))
+    width = conf.get("treewidth")
+    wide = int(width[:9]) if width.isascii() and width.isdigit() else _DEFAULT_TREE_WIDTH
+    fixed = _OVERFLOW_FIXED.get(release.feature)
+    if wide * len(conf.weights) >= 65_533 * _OVERFLOW_NODES and (fixed is None or release.patch < fixed):
+        doubt = "warning" if fixed is not None and release.patch < 0 else ""
+        report.add("slurm.route-overflow", *conf.where(key), severity=doubt, width=wide, count=len(conf.weights))
+
+
+def _weights(report: Report, conf: SlurmConf) -> None:
+    for partition in conf.partitions:
+        groups: dict[int, list[str]] = {}
+        for node in partition.nodes:
+            if node in conf.weights:
+                groups.setdefault(conf.weights[node], []).append(node)
+        if len(groups) > 1:
+            what = ", ".join(f"{weight}: {folded(nodes)}" for weight, nodes in sorted(groups.items())[:3])
+            report.add("slurm.weights", partition.file, partition.line, name=partition.name, what=what)

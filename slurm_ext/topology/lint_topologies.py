@@ -1,0 +1,164 @@
+"""Rules of topology.yaml: its shape, its topologies by name, and what each of them holds. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_ext.topology import lint_block, lint_tree
+from slurm_ext.topology.lint_model import Unit
+from slurm_ext.topology.lint_report import Report
+from slurm_ext.topology.lint_yaml import Value, YamlError, read
+
+#: kind -> keys of what it holds.
+KINDS = {
+    "tree": ("switches",),
+    "block": ("block_sizes", "blocks"),
+    "flat": ("alpha_step_rank",),
+    "ring": ("rings",),
+    "torus3d": ("toruses",),
+}
+_NEW = ("ring", "torus3d")
+_KEYS = ("topology", "cluster_default", *KINDS)
+_PAGE = 4096
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+#: Releases that measure the file by its first NUL: all of 25.05, and 25.11 up to this patch.
+_PAGES_FIXED = ((25, 11), 6)
+
+
+class Found(NamedTuple):
+    """The names of the topologies, in order, and node -> root of the tree that is the default."""
+
+    names: tuple[str, ...]
+    roots: dict[str, str]
+
+
+def check(report: Report, text: str, file: str) -> Found:
+    """Report what is wrong with a topology.yaml."""
+    report.add("yaml.unread", file, 1)
+    _pages(report, text, file)
+    try:
+        document = read(text)
+    except YamlError as exc:
+        report.add("yaml.parse", file, exc.line, what=exc)
+        return Found((), {})
+    if document.kind == "scalar":
+        words = "nothing in it" if document.is_null() else "one word"
+        report.add("yaml.shape", file, document.line, what=f"{words}, where a list of topologies is wanted")
+        return Found((), {})
+    topologies = document.items if document.kind == "list" else (document,)
+    if not topologies:
+        report.add("yaml.shape", file, document.line, what="an empty list, where topologies are wanted")
+    names: list[str] = []
+    roots: dict[str, str] = {}
+    defaults = [t for t in topologies if (flag := t.get("cluster_default")) is not None and flag.is_true()]
+    for topology in topologies:
+        if topology.kind != "mapping":
+            report.add("yaml.shape", file, topology.line, what="a topology that is no mapping of keys")
+            continue
+        found = _topology(report, topology, file, names)
+        if topology is (defaults or topologies)[0]:
+            roots = found
+    if len(defaults) > 1:
+        report.add("yaml.defaults", file, defaults[1].line, count=len(defaults))
+    elif not defaults and len(topologies) > 1:
+        report.add("yaml.no-default", file, topologies[0].line, name=names[0] if names else "unnamed")
+    return Found(tuple(names), roots)
+
+
+def _pages(report: Report, text: str, file: str) -> None:
+    try:
+        size = len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:  # no file ever held such text
+        return
+    release = report.given.release
+    feature, patch = _PAGES_FIXED
+    if not size or size % _PAGE or (release.feature == feature and release.patch >= patch):
+        return
+    doubt = "warning" if release.feature == feature and release.patch < 0 else ""
+    report.add("yaml.pages", file, 1, severity=doubt, count=size, release=release.words())
+
+
+def _keys(report: Report, value: Value, known: Iterable[str], where: str, file: str) -> None:
+    for key, line, _ in value.pairs:
+        if key not in known:
+            report.add("yaml.unknown-key", file, line, where=where, key=key, known=", ".join(known))
+
+
+def _topology(report: Report, topology: Value, file: str, names: list[str]) -> dict[str, str]:
+    name_value = topology.get("topology")
+    name = name_value.text if name_value is not None and name_value.kind == "scalar" else ""
+    if not name:
+        report.add("yaml.unnamed", file, topology.line)
+    elif name in names:
+        report.add("yaml.duplicate", file, topology.line, name=name)
+    names.append(name)
+    _keys(report, topology, _KEYS, "a topology", file)
+    kinds = [(key, line, value) for key, line, value in topology.pairs if key in KINDS and _says_something(value)]
+    if len(kinds) != 1:
+        what = " and ".join(key for key, _, _ in kinds) or "no kind (tree, block, flat)"
+        report.add("yaml.kinds", file, topology.line, name=name or "without a name", what=what)
+        if not kinds:
+            return {}
+    roots: dict[str, str] = {}
+    for kind, line, value in kinds:
+        if kind in _NEW:
+            report.add("yaml.new-kind", file, line, name=name, kind=kind)
+        if value.kind != "mapping":
+            if kind != "flat":
+                report.add("yaml.shape", file, line, what=f"{kind} is no mapping of keys")
+            continue
+        _keys(report, value, KINDS[kind], kind, file)
+        if kind == "tree":
+            units = _units(report, value.get("switches"), ("switch", "nodes", "children"), file)
+            roots = lint_tree.check(report, units, file, line=line, yaml=True)
+        elif kind == "block":
+            units = _units(report, value.get("blocks"), ("block", "nodes"), file)
+            lint_block.check(report, units, _sizes(report, value, file), file, line=line, yaml=True)
+    return roots
+
+
+def _says_something(value: Value) -> bool:
+    """Say whether a kind counts: an empty mapping and `flat: false` do not."""
+    return value.kind == "list" or bool(value.pairs) or value.is_true() or (value.kind == "scalar" and not value.plain)
+
+
+def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str) -> list[Unit]:
+    if value is None:
+        return []
+    if value.kind == "scalar":
+        words = "nothing" if value.is_null() else "one word"
+        report.add("yaml.shape", file, value.line, what=f"{words}, where a list of {keys[0]} is wanted")
+        return []
+    units = []
+    for entry in value.items if value.kind == "list" else (value,):
+        if entry.kind != "mapping":
+            report.add("yaml.shape", file, entry.line, what=f"a {keys[0]} that is no mapping of keys")
+            continue
+        _keys(report, entry, keys, f"a {keys[0]}", file)
+        words: dict[str, str] = {}
+        for key, line, held in entry.pairs:
+            if held.kind != "scalar":
+                report.add("yaml.shape", file, line, what=f"{key} is no text")
+            elif not held.is_null() and held.text:
+                words[key] = held.text
+        if keys[0] not in words:
+            report.add("yaml.shape", file, entry.line, what=f"a {keys[0]} without a name")
+            continue
+        units.append(Unit(words[keys[0]], file, entry.line, words.get("nodes"), words.get("children")))
+    return units
+
+
+def _sizes(report: Report, value: Value, file: str) -> lint_block.Sizes | None:
+    sizes = value.get("block_sizes")
+    if sizes is None or sizes.is_null() or (sizes.kind == "list" and not sizes.items):
+        return None
+    if sizes.kind == "mapping" or any(item.kind != "scalar" for item in sizes.items):
+        report.add("yaml.shape", file, sizes.line, what="block_sizes is no list of numbers")
+        return None
+    words = [sizes.text] if sizes.kind == "scalar" else [item.text for item in sizes.items]
+    if not all(_INTEGER.fullmatch(word.strip()) for word in words):
+        report.add("yaml.shape", file, sizes.line, what="block_sizes is no list of numbers")
+        return None
+    return lint_block.Sizes("block_sizes", ",".join(words), sizes.line)

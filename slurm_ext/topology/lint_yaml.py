@@ -1,0 +1,95 @@
+"""topology.yaml -> plain values that know their line. Reads events, so no nesting and no alias can blow up. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import yaml
+
+#: Deeper than any topology.yaml, and shallow enough for whoever walks it.
+MAX_NESTING = 12
+MAX_VALUES = 2_000_000
+
+
+class YamlError(ValueError):
+    """The text is no YAML that Slurm would read; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        """Keep where."""
+        super().__init__(problem)
+        self.line = line
+
+
+class Value(NamedTuple):
+    """A scalar, a list or a mapping, and its line. A mapping is a tuple of (key, its line, value): a key may come twice."""
+
+    kind: str
+    line: int
+    text: str = ""
+    items: tuple[Value, ...] = ()
+    pairs: tuple[tuple[str, int, Value], ...] = ()
+    plain: bool = False
+
+    def get(self, key: str) -> Value | None:
+        """Return the last value of a key of a mapping, None where it is not there."""
+        return next((value for name, _, value in reversed(self.pairs) if name == key), None)
+
+    def is_null(self) -> bool:
+        """Say whether nothing stands there."""
+        return self.kind == "scalar" and self.plain and self.text.lower() in ("", "~", "null")
+
+    def is_true(self) -> bool:
+        """Say whether it is a yes."""
+        return self.kind == "scalar" and self.text.lower() in ("true", "yes", "on", "y", "1")
+
+
+class _Open:
+    """A list or mapping that is not yet closed."""
+
+    def __init__(self, kind: str, line: int) -> None:
+        self.kind, self.line = kind, line
+        self.items: list[Value] = []
+
+    def close(self) -> Value:
+        if self.kind == "list":
+            return Value("list", self.line, items=tuple(self.items))
+        flat = self.items
+        pairs = [(key.text, key.line, value) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+        return Value("mapping", self.line, pairs=tuple(pairs))
+
+
+def read(text: str) -> Value:
+    """Return the document. Raise YamlError for what is none, for aliases, and for what is nested too deep."""
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: list[Value] = []
+    stack: list[_Open] = []
+    total = 0
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            mark = event.start_mark
+            line = mark.line + 1 if mark else 1
+            total += 1
+            if total > MAX_VALUES:
+                raise YamlError(line, "too many values")
+            if isinstance(event, yaml.AliasEvent):
+                raise YamlError(line, "an alias (*name): Slurm's reader takes none")
+            if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+                if len(stack) >= MAX_NESTING:
+                    raise YamlError(line, "nested too deep")
+                stack.append(_Open("list" if isinstance(event, yaml.SequenceStartEvent) else "mapping", line))
+                continue
+            if isinstance(event, yaml.ScalarEvent):
+                value = Value("scalar", line, event.value, plain=event.style is None or event.style == "")
+            elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+                value = stack.pop().close()
+            else:
+                continue
+            (stack[-1].items if stack else found).append(value)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        raise YamlError(mark.line + 1 if mark else 1, exc.problem or "no YAML") from exc
+    except (yaml.YAMLError, UnicodeError) as exc:
+        raise YamlError(1, f"no YAML: {' '.join(str(exc).split())[:120]}") from exc
+    if not found:
+        return Value("scalar", 1, plain=True)
+    return found[0]
