@@ -1,21 +1,24 @@
-"""`fmslurm topology`: generate prints topology.conf, show draws it, diff and check hold it against the running Slurm."""
+"""`fmslurm topology`: generate writes files and pictures, show draws, diff and check compare, lint finds faults."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from slurm_ext.cli.output import say_text, write_named
+from slurm_ext.cli.output import say_json, say_text, write_named
+from slurm_ext.cli.topology_lint import lint
+from slurm_ext.cli.topology_render import How, format_options, job_nodes, text_of
 from slurm_ext.cli.topology_source import source_options, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import FindingError
 from slurm_ext.slurm import connect
-from slurm_ext.topology import render, render_text
+from slurm_ext.topology import render_text
 from slurm_ext.topology.compare import differences
+from slurm_ext.topology.order import spread
 
 
 @click.group(invoke_without_command=True)
@@ -28,11 +31,15 @@ def topology(context: click.Context) -> None:
 
 @topology.command()
 @source_options
+@format_options
 @click.option("-o", "--output", default="", help="write this file, atomically, instead of printing")
-def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
-    """Print topology.conf for topology/tree."""
-    tree, origin = wanted_tree(site_settings(), nodes_file, ec2_answer)
-    text = render.topology_conf(tree, origin=origin)
+def generate(how: How, output: str, **sources: Any) -> None:
+    """Print where the nodes sit: as a file that Slurm reads, as commands, as a list of hosts, or as a picture."""
+    settings = site_settings()
+    tree, origin = wanted_tree(settings, **sources)
+    text, notes = text_of(settings, how, tree, origin)
+    for note in notes:
+        say_text(f"fmslurm: {note}", err=True)
     if output:
         write_named(output, text)
         say_text(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes", err=True)
@@ -42,29 +49,37 @@ def generate(nodes_file: str, ec2_answer: str, output: str) -> None:
 
 @topology.command()
 @source_options
+@click.option("-j", "--job", default="", metavar="JOB", help="mark the nodes of a job")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
-def show(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
+def show(job: str, as_json: bool, **sources: Any) -> None:
     """Draw the tree: switches, counts, nodes."""
-    tree, _ = wanted_tree(site_settings(), nodes_file, ec2_answer)
-    if as_json:
-        switches = [switch._asdict() for switch in tree.switches]
-        say_text(json.dumps({"schema": 1, "switches": switches, "notes": tree.notes, "paths": tree.paths()}))
-    else:
-        say_text(render_text.picture(tree), nl=False)
+    settings = site_settings()
+    tree, _ = wanted_tree(settings, **sources)
+    held = job_nodes(settings, job)
+    if not as_json:
+        say_text(render_text.picture(tree, job=held.job, job_nodes=held.nodes), nl=False)
+        return
+    switches = [switch._asdict() for switch in tree.switches]
+    data: dict[str, Any] = {"switches": switches, "notes": tree.notes, "paths": tree.paths()}
+    if job:
+        data["job"] = {"id": job, **spread(tree, held.nodes)._asdict()}
+    say_json(data)
 
 
 @topology.command()
 @source_options
-@click.argument("topology_conf")
-def diff(nodes_file: str, ec2_answer: str, topology_conf: str) -> None:
-    """Show what `generate` would change in a topology.conf; exit code 1 where it would change something."""
-    tree, origin = wanted_tree(site_settings(), nodes_file, ec2_answer)
+@format_options
+@click.argument("file")
+def diff(how: How, file: str, **sources: Any) -> None:
+    """Show what `generate` would change in a file; exit code 1 where it would change something."""
+    settings = site_settings()
+    tree, origin = wanted_tree(settings, **sources)
     try:
-        old = Path(topology_conf).read_text(encoding="utf-8", errors="replace")
+        old = Path(file).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         old = ""
-    new = render.topology_conf(tree, origin=origin)
-    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), topology_conf, "generated")
+    new, _ = text_of(settings, how, tree, origin)
+    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), file, "generated")
     text = "".join(lines)
     say_text(text, nl=False)
     if text:
@@ -74,15 +89,15 @@ def diff(nodes_file: str, ec2_answer: str, topology_conf: str) -> None:
 @topology.command()
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
-def check(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
+def check(as_json: bool, **sources: Any) -> None:
     """Hold the running Slurm's own topology against the generated one, node by node; exit code 1 on a difference."""
     settings = site_settings()
-    tree, _ = wanted_tree(settings, nodes_file, ec2_answer)
+    tree, _ = wanted_tree(settings, **sources)
     wanted = tree.paths()
     found = differences(wanted, connect(settings).topology())
     if as_json:
         rows = [pair._asdict() for pair in found]
-        say_text(json.dumps({"schema": 1, "nodes": len(wanted), "differences": rows}))
+        say_json({"nodes": len(wanted), "differences": rows})
         sys.exit(1 if found else 0)
     for pair in found:
         say_text(
@@ -94,3 +109,6 @@ def check(nodes_file: str, ec2_answer: str, as_json: bool) -> None:
             remedy="Write topology.conf with `fmslurm topology generate -o` and restart or reconfigure slurmctld",
         )
     say_text(f"all {len(wanted)} nodes sit in Slurm where EC2 says")
+
+
+topology.add_command(lint)

@@ -86,6 +86,11 @@ def plan(tree: Tree, version: Version, *, base: int = 0, capacity_blocks: bool =
     return BlockPlan(tuple(blocks), _sizes(base, len(blocks)), left_out, tuple(notes))
 
 
+def has_domains(tree: Tree, capacity_blocks: bool = False) -> bool:
+    """Say whether any node is in a known NVLink domain."""
+    return bool(_domains(tree.placements, capacity_blocks, []))
+
+
 def _domains(placements: Iterable[Placement], capacity_blocks: bool, notes: list[str]) -> dict[str, list[Placement]]:
     """Return domain -> its members, in the order of their names."""
     domains: dict[str, list[Placement]] = {}

@@ -1,0 +1,147 @@
+"""What `fmslurm topology generate` and `diff` write: one text for each format, out of the tree, the version and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple
+
+import click
+
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import LackingError, SlurmError, UsageError
+from slurm_ext.slurm import connect
+from slurm_ext.slurm.hostlist import HostlistError, expand
+from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.versions import has, parse_version
+from slurm_ext.topology import blocks, order, render, render_graph, render_html, render_yaml
+from slurm_ext.topology.model import BlockPlan, Tree
+
+FORMATS = ("tree", "block", "yaml", "updates", "hosts", "dot", "svg", "html")
+
+#: Formats that cannot be written without knowing who will read them.
+_NEED_VERSION = ("block", "yaml", "updates")
+
+
+class How(NamedTuple):
+    """The options of a format."""
+
+    format: str = "tree"
+    slurm_version: str = ""
+    block_size: int = 0
+    capacity_blocks: bool = False
+    topology_name: str = ""
+    only: str = ""
+    tasks_per_node: int = 1
+    job: str = ""
+
+
+class JobNodes(NamedTuple):
+    """A job and the nodes that it has; both empty where nobody asked for one."""
+
+    job: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is written; the command gets them as one argument `how`."""
+
+    @wraps(function)
+    def gathered(**given: Any) -> Any:
+        how = How(**{name: given.pop(name) for name in How._fields})
+        return function(how=how, **given)
+
+    options = (
+        click.option("-f", "--format", "format", type=click.Choice(FORMATS), default="tree", show_default=True,
+                     help="tree or block: topology.conf; yaml: topology.yaml with both; updates: scontrol lines for running "
+                          "nodes; hosts: a SLURM_HOSTFILE in the order of the tree; dot, svg, html: pictures"),
+        click.option("--slurm-version", default="", metavar="VERSION", help="for this Slurm (default: the one that runs here)"),
+        click.option("--block-size", type=click.IntRange(0, 65_536), default=0, metavar="NODES",
+                     help="planning base of blocks (default: the size of the NVLink domains)"),
+        click.option("--capacity-blocks", is_flag=True, help="take a capacity block for one NVLink domain where nobody says better"),
+        click.option("--topology-name", default="", metavar="NAME",
+                     help=f"updates: name of the tree (default: {render_yaml.TREE}, as in our topology.yaml; topology.conf's is default)"),
+        click.option("-w", "--only", default="", metavar="HOSTLIST", help="hosts: only these nodes"),
+        click.option("--tasks-per-node", type=click.IntRange(1, 1024), default=1, show_default=True, help="hosts: lines for each node"),
+        click.option("-j", "--job", default="", metavar="JOB", help="hosts: only the nodes of a job; pictures: mark them"),
+    )  # fmt: skip
+    for option in reversed(options):
+        gathered = option(gathered)
+    return gathered
+
+
+def job_nodes(settings: Settings, job: str) -> JobNodes:
+    """Return the nodes of a job, as Slurm says. Raise UsageError where it knows none."""
+    if not job:
+        return JobNodes()
+    found = connect(settings).jobs([job])
+    if not found:
+        raise UsageError(f"Slurm knows no job {job}", remedy="`squeue` lists those it knows")
+    nodes = tuple(dict.fromkeys(node for one in found for node in expand(one.nodes)))
+    if not nodes:
+        raise UsageError(f"job {job} has no nodes ({found[0].state})", remedy="Ask again once it runs")
+    return JobNodes(job, nodes)
+
+
+def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str, Sequence[str]]:
+    """Return what a format says of a tree, and notes for people that do not stand in it."""
+    version = target(settings, how)
+    try:
+        return _text(settings, how, tree, origin, version)
+    except (ValueError, HostlistError) as exc:
+        raise UsageError(
+            f"no {how.format}: {exc}", remedy="See docs/guide/topology.md, or choose another --format"
+        ) from exc
+
+
+def target(settings: Settings, how: How) -> Version | None:
+    """Return the version to write for: the one that was named, else the one that runs here; None where nobody needs it."""
+    if how.slurm_version:
+        found = parse_version(how.slurm_version)
+        if found is None:
+            raise UsageError(f"--slurm-version {how.slurm_version}: no version of Slurm", remedy="For example 24.11.5")
+        return found
+    try:
+        return connect(settings).version()
+    except SlurmError as exc:
+        if how.format not in _NEED_VERSION:
+            return None
+        raise LackingError(f"no Slurm here to write for: {exc}", remedy="Name one with --slurm-version") from exc
+
+
+def _text(settings: Settings, how: How, tree: Tree, origin: str, version: Version | None) -> tuple[str, Sequence[str]]:
+    if how.format == "tree":
+        return render.topology_conf(tree, origin=origin, version=version), ()
+    if how.format == "hosts":
+        chosen = job_nodes(settings, how.job).nodes or (expand(how.only) if how.only else None)
+        return order.hostfile(order.rank_order(tree, chosen), how.tasks_per_node), ()
+    if how.format in ("dot", "svg"):
+        job = job_nodes(settings, how.job)
+        if how.format == "dot":
+            return render_graph.dot(tree, job_nodes=job.nodes), ()
+        return render_graph.svg(tree, job=job.job, job_nodes=job.nodes), ()
+    if how.format == "html":
+        job = job_nodes(settings, how.job)
+        return render_html.html(
+            tree, origin=origin, plan=_plan(how, tree, version), job=job.job, job_nodes=job.nodes
+        ), ()
+    assert version is not None
+    if how.format == "block":
+        plan = blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
+        return render.block_conf(plan, origin=origin, version=version), plan.notes
+    found = _plan(how, tree, version)
+    if how.format == "yaml":
+        lines = render_yaml.partition_lines(render_yaml.block_topologies(found))
+        said = [f"slurm.conf: {line}" for line in lines]
+        return render_yaml.topology_yaml(tree, found, origin=origin, version=version), said
+    if not has(version, "node-topology-update"):
+        raise ValueError(f"Slurm {version.text} cannot move a running node in its topology: that came with 25.05")
+    strings = render_yaml.node_strings(tree, found, name=how.topology_name or render_yaml.TREE)
+    return "".join(f"{line}\n" for line in render_yaml.updates(strings)), ()
+
+
+def _plan(how: How, tree: Tree, version: Version | None) -> BlockPlan | None:
+    """Return the blocks, None where there are none."""
+    if version is None or blocks.rules_of(version) is None or not blocks.has_domains(tree, how.capacity_blocks):
+        return None
+    return blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
