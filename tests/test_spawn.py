@@ -107,5 +107,5 @@ def test_closed_standard_descriptors_do_not_mix_up_the_pipes() -> None:
         "child.stdin.write(b'hello'); child.stdin.close()\n"
         "os.write(report, child.stdout.read() + b' ' + child.stderr.read())\n"
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, timeout=120, check=False)
     assert done.stdout == b"hello wrong\n", done.stderr.decode()

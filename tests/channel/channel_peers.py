@@ -27,7 +27,7 @@ from slurm_ext.channel import Event, Hub
 T = TypeVar("T")
 
 MUNGED = shutil.which("munged", path="/usr/sbin:/sbin:/usr/bin:/usr/local/sbin")
-LONG_S = 20.0
+LONG_S = 120.0
 
 
 @contextlib.contextmanager
@@ -68,7 +68,7 @@ def munged(folder: Path, key: bytes, *, env: Mapping[str, str] | None = None) ->
         yield str(path)
     finally:
         daemon.kill()
-        daemon.wait(10)
+        daemon.wait(60)
 
 
 def listens(path: Path) -> bool:

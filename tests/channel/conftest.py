@@ -90,6 +90,6 @@ def shifted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[st
     folder = tmp_path_factory.mktemp("clock")
     (folder / "clock.c").write_text(CLOCK)
     argv = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(folder / "clock.c"), "-ldl"]
-    made = run(argv, timeout_s=60)
+    made = run(argv, timeout_s=300)
     assert made.ok, made.stderr
     return lambda seconds: {"LD_PRELOAD": str(folder / "clock.so"), "CLOCK_SHIFT_S": str(seconds)}

@@ -309,10 +309,10 @@ def test_who_drips_byte_by_byte_is_dropped_in_time(
     hubs: list[Hub], prove: Prove, server: tuple[Hub, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, port = server
-    monkeypatch.setattr(channel, "HANDSHAKE_S", 1.0)
     greeting = b"fmslurm munge\n" if hub._auth.name == "munge" else b"fmslurm key 0123456789abcdef\n"
     with socket.create_connection(("127.0.0.1", port), timeout=LONG_S) as loris:
         honest(hubs, prove, port)
+        monkeypatch.setattr(channel, "HANDSHAKE_S", 1.0)
         started = time.monotonic()
         for byte in greeting[:-1] * 100:
             try:
@@ -323,7 +323,7 @@ def test_who_drips_byte_by_byte_is_dropped_in_time(
             if hub.refused:
                 break
         assert hub.refused == 1
-        assert time.monotonic() - started < 10.0
+        assert time.monotonic() - started < 60.0
         assert hub.last_refusal in ("no handshake in time", "does not speak our language")
 
 
@@ -336,7 +336,7 @@ def test_a_flood_lets_the_honest_peers_in(hubs: list[Hub], prove: Prove, server:
         kept: list[socket.socket] = []
         while not stop.is_set():
             try:
-                kept.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+                kept.append(socket.create_connection(("127.0.0.1", port), timeout=LONG_S))
                 kept[-1].sendall(word)
             except OSError:
                 pass
@@ -378,7 +378,7 @@ def test_the_address_that_floods_is_the_one_that_loses(hubs: list[Hub], prove: P
         flood = []
         try:
             for _ in range(2 * channel.STRANGERS_MAX):
-                flood.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+                flood.append(socket.create_connection(("127.0.0.1", port), timeout=LONG_S))
                 hub.poll(0)
             pump([hub], lambda _: hub.refused >= channel.STRANGERS_MAX - 2)
             assert {c.address for c in hub._connections.values()} == {"127.0.0.1", "127.0.0.9"}

@@ -108,7 +108,7 @@ def _child_of(pem: bytes, folder: str) -> bytes:
         "-subj",
         "/CN=child",
     ]
-    assert run([*argv, "-keyout", f"{folder}/child.key", "-out", f"{folder}/child.csr"], timeout_s=20).ok
+    assert run([*argv, "-keyout", f"{folder}/child.key", "-out", f"{folder}/child.csr"], timeout_s=120).ok
     argv = [
         "openssl",
         "x509",
@@ -120,7 +120,7 @@ def _child_of(pem: bytes, folder: str) -> bytes:
         "-CAkey",
         f"{folder}/ca.pem",
     ]
-    made = run([*argv, "-days", "2", "-set_serial", "7", "-out", f"{folder}/child.pem"], timeout_s=20)
+    made = run([*argv, "-days", "2", "-set_serial", "7", "-out", f"{folder}/child.pem"], timeout_s=120)
     assert made.ok, made.words()
     with open(f"{folder}/child.key", "rb") as key, open(f"{folder}/child.pem", "rb") as certificate:
         return key.read() + certificate.read()

@@ -221,7 +221,7 @@ def test_flush_sends_everything_and_keeps_what_came_meanwhile(hubs: list[Hub], p
     got: list[channel.Event] = []
     reader = threading.Thread(target=lambda: got.extend(pump([hubs[1]], 5)[0]))
     reader.start()
-    hubs[0].flush(20.0)
+    hubs[0].flush(120.0)
     reader.join()
     assert [e.body["n"] for e in got] == [0, 1, 2, 3, 4]
     assert [e.body for e in hubs[0].poll(0)] == [{"n": 1}]

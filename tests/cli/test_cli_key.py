@@ -25,7 +25,7 @@ def key(site: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
         [*FMSLURM, "key", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "FMSLURM_CONFIG": f"{site}/fmslurm.yaml", **env},
     )
 
@@ -97,7 +97,7 @@ def test_no_openssl_is_exit_3_with_a_remedy(site: Path, tmp_path: Path) -> None:
         ["unshare", "-m", "sh", "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "FMSLURM_CONFIG": f"{site}/fmslurm.yaml"},
     )
     assert done.returncode == 3, done.stderr

@@ -279,8 +279,8 @@ def test_a_share_that_hangs_holds_nobody(share: Path, local: Path, monkeypatch: 
 
     monkeypatch.setattr(snapshot, "_look_at", stop_and_look)
     begin = time.monotonic()
-    found = seen(share, local, timeout_s=0.3)
-    assert time.monotonic() - begin < 2.0
+    found = seen(share, local, timeout_s=2.0)
+    assert time.monotonic() - begin < 40.0
     assert found.settings == SITE._replace(generation=1)
-    assert "no answer within 0.3 s" in found.why
+    assert "no answer within 2 s" in found.why
     assert not Path(f"/proc/{pids.read_text()}").exists()

@@ -111,18 +111,18 @@ def test_only_our_uid_may_open_them(munge_socket: str) -> None:
         pytest.skip("needs root, to become somebody else, and the unmunge command")
     sealed = MungeAuthenticator(munge_socket).seal(SECRET)
     argv = [shutil.which("unmunge") or "", f"--socket={munge_socket}"]
-    theirs = run(argv, timeout_s=10, user=65534, group=65534, input_text=sealed.decode())
+    theirs = run(argv, timeout_s=60, user=65534, group=65534, input_text=sealed.decode())
     assert not theirs.ok
     assert "nauthorized" in theirs.stdout + theirs.stderr
     assert SECRET.decode() not in theirs.stdout
-    assert SECRET.decode() in run(argv, timeout_s=10, input_text=sealed.decode()).stdout
+    assert SECRET.decode() in run(argv, timeout_s=60, input_text=sealed.decode()).stdout
 
 
 def test_from_another_user_is_refused(munge_socket: str) -> None:
     if os.geteuid() != 0 or shutil.which("munge") is None:
         pytest.skip("needs root, to become somebody else, and the munge command")
     argv = [shutil.which("munge") or "", "-n", f"--socket={munge_socket}"]
-    made = run(argv, timeout_s=10, user=65534, group=65534)
+    made = run(argv, timeout_s=60, user=65534, group=65534)
     assert made.ok, made.words()
     with pytest.raises(AuthenticationError, match="uid 65534"):
         MungeAuthenticator(munge_socket).open(made.stdout.strip().encode())

@@ -221,7 +221,7 @@ def test_a_look_that_hangs_is_unknown_in_time(tmp_path, monkeypatch):
 def test_an_error_of_ours_is_unknown(tmp_path, monkeypatch):
     told = here(tmp_path, healthy("m7i.large"), phase="health", scratch=(), lustre=())
     monkeypatch.setattr(system_host, "judge", lambda *_: 1 / 0)
-    seen = local.look(told.settings, "n0", phase="health", job_window=None, deadline_s=10.0)
+    seen = local.look(told.settings, "n0", phase="health", job_window=None, deadline_s=60.0)
     assert ("system.no-answer", UNKNOWN) in {(item.finding.id, item.verdict) for item in seen.items}
 
 
@@ -367,7 +367,7 @@ def test_the_quick_look_loads_no_rule(tmp_path):
         "assert not {'subprocess', 'ctypes', 'pwd'} & (set(sys.modules) - {'subprocess'}), sys.modules\n"
     )
     subprocess.run(
-        [sys.executable, "-IS", "-c", f"import sys; sys.path[:0] = {home!r},\n{code}"], check=True, timeout=60
+        [sys.executable, "-IS", "-c", f"import sys; sys.path[:0] = {home!r},\n{code}"], check=True, timeout=300
     )
 
 

@@ -32,7 +32,7 @@ def node(tmp_path):
 
 
 def look(node: Node, phase: str = "prolog") -> local.Look:
-    return local.look(node.settings, "n0", phase=phase, job_window=None, deadline_s=20.0)
+    return local.look(node.settings, "n0", phase=phase, job_window=None, deadline_s=90.0)
 
 
 def save(node: Node, seen: local.Look | None = None, **more: object) -> Path:
@@ -175,7 +175,7 @@ def test_what_grew_over_a_job_is_replayed_from_both_readings(node):
     kept = {**began.kept, "gpu": {**began.kept["gpu"], "at_s": time.time() - 600}}
     node.smi(csv({(3, counters): "400000000 us"}))
     of_job = local.Job("77", 1000, ("3",), kept)
-    seen = local.look(node.settings, "n0", phase="epilog", job_window=None, deadline_s=20.0, job=of_job)
+    seen = local.look(node.settings, "n0", phase="epilog", job_window=None, deadline_s=90.0, job=of_job)
     found = decisive(seen.verdict)
     assert (found.id, found.target, found.action) == ("gpu.hw-thermal", "gpu:3", "drain")
     path = save(node, seen, before=kept)
@@ -252,7 +252,7 @@ def test_a_share_that_hangs_is_given_up_within_the_deadline(node, monkeypatch):
     monkeypatch.setattr(bundle.shared, "is_share", lambda share: signal.pause())
     started = time.monotonic()
     path = bundle.save(node.settings, JOB, "n0", seen, deadline_s=4.0)
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 60.0
     assert Path(path).parent == node.folder / "state/evidence"
 
 
@@ -260,7 +260,7 @@ def test_a_tree_that_hangs_costs_its_own_part_alone(node, monkeypatch):
     FAULTS["gpu.xid-79"](node)
     seen = look(node)
     monkeypatch.setattr(evidence_read, "_efa", lambda root: signal.pause())
-    path = Path(bundle.save(node.settings, JOB, "n0", seen, deadline_s=8.0))
+    path = Path(bundle.save(node.settings, JOB, "n0", seen, deadline_s=40.0))
     assert told(path)["replay"] == "same"
     assert "efa tree" not in json.loads((path / "case.json").read_text())["also"]
 

@@ -54,7 +54,7 @@ class Gated(Site):
     def gate(self, job: str, **more: str) -> dict[str, object]:
         """Run the prolog of a job; return what its event says of the burn-in."""
         said = {"SLURM_JOB_GPUS": "0", "SLURM_JOB_COMMENT": "", "SLURM_JOB_PARTITION": "gpu", **more}
-        assert self.run("prolog", timeout=60, SLURM_JOB_ID=job, **said) == (0, "", "")
+        assert self.run("prolog", timeout=300, SLURM_JOB_ID=job, **said) == (0, "", "")
         (event,) = [event for event in self.events() if event.get("job") == job and event["event"] == "gate.prolog"]
         return event["data"]["burnin"]
 
@@ -193,7 +193,7 @@ def test_a_full_disk_holds_no_job_and_convicts_no_node(site: Gated, name: str) -
     site.set(on_unknown="pass")
     site.run("prolog", SLURM_JOB_ID="1")
     with full_disk(site.folder / name):
-        code, out, err = site.run("prolog", timeout=60, SLURM_JOB_ID="2", SLURM_JOB_GPUS="0")
+        code, out, err = site.run("prolog", timeout=300, SLURM_JOB_ID="2", SLURM_JOB_GPUS="0")
         assert (code, out, err) == (0, "", "")
         assert site.run("epilog", SLURM_JOB_ID="2", SLURM_JOB_EXIT_CODE2="1:0")[0] == 0
     told = (site.folder / "share/nodes/n0/events.jsonl").read_text().splitlines()

@@ -146,7 +146,7 @@ def test_two_jobs_on_one_node_keep_to_themselves(node):
     one, two = {"SLURM_JOB_ID": "77", "SLURM_JOB_GPUS": "0-3"}, {"SLURM_JOB_ID": "78", "SLURM_JOB_GPUS": "4-7"}
     children = [node.start("prolog", **job) for job in (one, two)]
     for child in children:
-        child.communicate(timeout=60)
+        child.communicate(timeout=300)
     assert [child.returncode for child in children] == [0, 0]
     assert sorted(os.listdir(node.folder / "run/baselines")) == ["77.json", "78.json"]
     node.smi(csv({(5, "ecc.errors.corrected.volatile.total"): "5"}))

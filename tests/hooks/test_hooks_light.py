@@ -42,7 +42,7 @@ def test_a_prolog_imports_nothing_large() -> None:
         f"import sys; sys.path.insert(0, {root!r}); from slurm_ext.hooks import run, supervise, prolog, partners, words, "
         f"nccl_check; from slurm_ext.burnin import gate, surroundings; print([n for n in {LARGE!r} if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-IS", "-c", said], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-IS", "-c", said], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -53,7 +53,7 @@ def test_an_agent_imports_nothing_large() -> None:
         f"import sys; sys.path.insert(0, {root!r}); import slurm_ext.burnin.agent; "
         f"print([n for n in {large!r} if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-IS", "-c", said], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-IS", "-c", said], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -57,12 +57,12 @@ def state(comm):
     found = c_int(-1)
     code = nccl.ncclCommGetAsyncError(comm, byref(found))
     return code or found.value
-def settle(comm, limit_s=20):
+def settle(comm, limit_s=120):
     deadline = time.monotonic() + limit_s
     while (found := state(comm)) == 7 and time.monotonic() < deadline:
         time.sleep(0.001)
     return found
-def until(event, comm, limit_s=20):
+def until(event, comm, limit_s=120):
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         code = cuda.cuEventQuery(event)
@@ -153,7 +153,7 @@ class Ranks:
             process.stdin.close()
             process.stdin = None
 
-    def said(self, *, timeout_s: float = 60.0, may_fail: tuple[int, ...] = ()) -> Said:
+    def said(self, *, timeout_s: float = 240.0, may_fail: tuple[int, ...] = ()) -> Said:
         """Wait for all ranks and return what each said; one that ends badly fails the test, unless it is in `may_fail`."""
         deadline = time.monotonic() + timeout_s
         answers: Said = []
@@ -183,7 +183,7 @@ def run_ranks(
     text: str,
     environment: Mapping[str, str] | None = None,
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float = 240.0,
     may_fail: tuple[int, ...] = (),
 ) -> Said:
     """Run `text` on every rank and return what each said."""

@@ -145,7 +145,7 @@ with clean.stopped_once():
             print("cleaned", flush=True)
 """
     result = subprocess.run(
-        [sys.executable, "-c", program, str(int(first))], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program, str(int(first))], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.stdout == "cleaned\n"
     assert result.returncode == (-signal.SIGINT if first == signal.SIGINT else 128 + first)

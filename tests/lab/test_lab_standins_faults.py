@@ -205,19 +205,21 @@ def test_one_bit_flips_where_it_is_told(libraries: Path, tmp_path: Path, offset:
 
 
 #: Fault, and what the second collective of both ranks shows: n1 has the fault from its second collective on.
-SECOND = [({"nccl__hang": "allreduce:2"}, 600), ({"nccl__crash": "allreduce:2"}, -6)]
+SECOND = [({"nccl__hang": "allreduce:2"}, 600, 1), ({"nccl__crash": "allreduce:2"}, -6, 60)]
 
 
-@pytest.mark.parametrize(("fault", "seen"), SECOND, ids=["hang", "crash"])
-def test_a_fault_waits_for_its_collective(libraries: Path, tmp_path: Path, fault: dict[str, object], seen: int) -> None:
+@pytest.mark.parametrize(("fault", "seen", "limit_s"), SECOND, ids=["hang", "crash"])
+def test_a_fault_waits_for_its_collective(
+    libraries: Path, tmp_path: Path, fault: dict[str, object], seen: int, limit_s: int
+) -> None:
     text = """
         code, comm = join()
         settle(comm)
         say(reduce(comm)[2])
-        say(reduce(comm, limit_s=1.0)[2], nccl.ncclCommAbort(comm))
+        say(reduce(comm, limit_s=float(os.environ["LIMIT_S"]))[2], nccl.ncclCommAbort(comm))
     """
     placement = [(write_node(tmp_path, "n0"), 0), (write_node(tmp_path, "n1", **fault), 0)]
-    ranks = Ranks(libraries, placement, script(REDUCE, text))
+    ranks = Ranks(libraries, placement, script(REDUCE, text), {"LIMIT_S": str(limit_s)})
     ranks.start()
     assert ranks.said(may_fail=(1,))[0] == [[0], [seen, 0]]
 
@@ -245,7 +247,7 @@ def test_faults_come_and_go_while_it_runs(libraries: Path, tmp_path: Path) -> No
         aborting.join(0.5)
         say(aborting.is_alive())
         now("")
-        aborting.join(20)
+        aborting.join(120)
         say(aborting.is_alive())
     """
     assert run_ranks(libraries, [(write_node(tmp_path, "n0"), 0)], script(REDUCE, text))[0] == [[True], [True], [False]]
@@ -265,11 +267,11 @@ def test_a_limited_rate_ends_in_the_middle_of_a_collective(libraries: Path, tmp_
             threading.Thread(target=heal).start()
         started = time.monotonic()
         code, settled, done, target = reduce(comm, limit_s=50)
-        say(done, 0.4 < time.monotonic() - started < 20)
+        say(done, 0.4 < time.monotonic() - started < 45)
     """
     # 8 MB at 1 Mbit/s are 64 s.
     placement = [(write_node(tmp_path, "n0"), 0), (slow, 0)]
-    answers = run_ranks(libraries, placement, script(REDUCE, text), {"COUNT": "2000000"}, timeout_s=90)
+    answers = run_ranks(libraries, placement, script(REDUCE, text), {"COUNT": "2000000"}, timeout_s=240)
     assert answers == [[[0, True]]] * 2
 
 
@@ -280,9 +282,12 @@ def test_one_slow_card_slows_its_own_rail_and_the_whole(libraries: Path, tmp_pat
         code, comm = join()
         settle(comm)
         reduce(comm)
-        started = time.monotonic()
-        code, settled, done, target = reduce(comm, limit_s=60)
-        say(done, time.monotonic() - started > 0.9)
+        took = []
+        for _ in range(3):  # a busy machine may hold up one
+            started = time.monotonic()
+            assert reduce(comm, limit_s=60)[2] == 0
+            took.append(time.monotonic() - started)
+        say(min(took) > 0.9)
     """
     environment = {"COUNT": "250000"}  # 1 MB: 2 s for one GPU alone, 1 s for its half of the whole
 
@@ -291,7 +296,7 @@ def test_one_slow_card_slows_its_own_rail_and_the_whole(libraries: Path, tmp_pat
         (only,) = {str(said) for said in answers}
         return [only]
 
-    assert [outcome(gpus) for gpus in ((0,), (1,), (0, 1))] == [["[[0, False]]"], ["[[0, True]]"], ["[[0, True]]"]]
+    assert [outcome(gpus) for gpus in ((0,), (1,), (0, 1))] == [["[[False]]"], ["[[True]]"], ["[[True]]"]]
 
 
 def test_late_and_absent_ranks(libraries: Path, tmp_path: Path) -> None:
@@ -303,7 +308,7 @@ def test_late_and_absent_ranks(libraries: Path, tmp_path: Path) -> None:
     """
     first = write_node(tmp_path, "n0")
     late = write_node(tmp_path, "n1", nccl__join_delay_ms=800)
-    assert run_ranks(libraries, [(first, 0), (late, 0)], text, {"LIMIT_S": "30"}) == [[[0, True]]] * 2
+    assert run_ranks(libraries, [(first, 0), (late, 0)], text, {"LIMIT_S": "120"}) == [[[0, True]]] * 2
     absent = write_node(tmp_path, "n2", nccl__absent=1)
     assert run_ranks(libraries, [(first, 0), (absent, 0)], text, {"LIMIT_S": "1"}) == [[[7, True]], []]
 

@@ -18,7 +18,7 @@ from slurm_ext.lab import standins
 def smi(libraries: Path, hardware: Path | None, *arguments: str) -> tuple[int, str, str]:
     env = {} if hardware is None else {"FMSLURM_LAB_HARDWARE": str(hardware)}
     argv = [str(libraries / "bin/nvidia-smi"), *arguments]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -106,7 +106,7 @@ def test_found_by_its_own_place_below_a_root(libraries: Path, tmp_path: Path) ->
     folder = tmp_path / "n0/root/usr/bin"
     folder.mkdir(parents=True)
     (folder / "nvidia-smi").symlink_to(libraries / "bin/nvidia-smi")
-    done = subprocess.run([str(folder / "nvidia-smi"), "-L"], env={}, capture_output=True, text=True, timeout=20)
+    done = subprocess.run([str(folder / "nvidia-smi"), "-L"], env={}, capture_output=True, text=True, timeout=120)
     assert len(done.stdout.splitlines()) == 3
 
 
@@ -131,7 +131,7 @@ def test_processes_with_a_context_are_listed_until_they_end(libraries: Path, tmp
         code, out, _ = smi(libraries, hardware, *query)
         assert (code, out) == (0, f"{process.pid}, 00000000:75:00.0, {sys.executable}\n")
         assert smi(libraries, other, *query)[1] == ""
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert smi(libraries, hardware, *query)[1] == ""
 
 
@@ -156,7 +156,7 @@ def say(*values):
 def nvml(libraries: Path, hardware: Path | None, text: str) -> list[list[object]]:
     env = {} if hardware is None else {"FMSLURM_LAB_HARDWARE": str(hardware)}
     argv = [sys.executable, "-c", NVML + textwrap.dedent(text), str(libraries / "lib/libnvidia-ml.so.1")]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -298,7 +298,7 @@ def test_the_installed_sbatch_agrees_with_the_table(tmp_path: object) -> None:
                 env={"SLURM_CONF": str(conf)},
                 capture_output=True,
                 text=True,
-                timeout=20,
+                timeout=120,
                 check=False,
             ).stderr
             for words in ([f"--{name}=zz", "--fm-nope"], [f"--{name}"])

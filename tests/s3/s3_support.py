@@ -101,7 +101,7 @@ def running(folder: Path, *, volume_mb: int = 64) -> Iterator[Server]:
 
 def _make_bucket(server: Server, process: subprocess.Popen[bytes]) -> None:
     """Wait until the server takes its first object; that may be seconds after it opened its port."""
-    store, deadline = server.store(), time.monotonic() + 60
+    store, deadline = server.store(), time.monotonic() + 180
     try:
         while True:
             try:

@@ -62,13 +62,13 @@ def test_broken_or_greedy_text_is_refused(text: str) -> None:
 
 
 def test_hostile_text_costs_nothing() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in ("n[0-99999]" * 50, "n[" + "1-9," * 100_000 + "1]", "n" + "[0-1]" * 10_000, "," * 1_000_000):
         try:
             expand(text)
         except HostlistError:
             continue
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 60, "what is quadratic takes hours"
 
 
 @pytest.mark.parametrize(
