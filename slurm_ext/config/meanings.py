@@ -114,13 +114,18 @@ MEANINGS: dict[str, str] = {
     "topology.min_interval_min": "At least so long between two changes.",
     "topology.max_switches": "A larger tree is refused.",
     "topology.gres": "report_only prints differences in gres.conf; write corrects it.",
-    "topology.source": "Ask EC2, read a recorded answer from source_file, or take what Slurm reports.",
-    "topology.source_file": "A recorded DescribeInstanceTopology answer.",
-    "topology.nodes_file": "CSV with node, instance_id and, where known, address, port, instance_type.",
+    "topology.source": "Ask EC2, read source_file, take what the running Slurm has, or (auto) the first of file, EC2, Slurm that is"
+    " there.",
+    "topology.source_file": "Places that the site writes itself (JSON or CSV), or a recorded DescribeInstanceTopology answer.",
+    "topology.nodes_file": "CSV with node, instance_id and, where known, instance_type, reservation_id, address, port. Empty: Slurm,"
+    " ParallelCluster's table, the nodes' own facts and EC2 are asked.",
+    "topology.node_table": "ParallelCluster's DynamoDB table of nodes. Empty: the one that the head node's own file names.",
+    "topology.instance_tag": "KEY=VALUE that every instance of this cluster carries. Empty: ParallelCluster's own tag, else addresses.",
     "aws": "Rights come from the instance's role alone.",
     "aws.region": "Empty: the instance's own.",
     "aws.scheduled_events": "Look for events that AWS has scheduled for the instances.",
     "aws.ec2_endpoint": "URL of another EC2 endpoint, e.g. of a VPC. Empty: AWS's own.",
+    "aws.dynamodb_endpoint": "URL of another DynamoDB endpoint. Empty: AWS's own.",
     "aws.s3_endpoint": "URL of another S3 endpoint. Empty: AWS's own.",
     "notify": "Whom to tell.",
     "notify.targets": "Where notices go. Each: one of mail, webhook, webhook_file, sns, command, and as you like severity, format,"

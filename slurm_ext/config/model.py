@@ -60,7 +60,9 @@ class Gate(NamedTuple):
     slow_check: str = "off"  # off, dcgm-r1, dcgm-r2: DCGM's diagnostic on idle nodes, r2 only on those that are out
     slow_every_h: float = 24.0
     efa_loopback: bool = False  # traffic of each EFA device with itself, on idle nodes, every slow_every_h
-    dcgm_health: str = "watch"  # off; read: what DCGM watches; watch: and let it watch everything where it watches nothing
+    dcgm_health: str = (
+        "watch"  # off; read: what DCGM watches; watch: and let it watch everything where it watches nothing
+    )
     container_runtimes: tuple[str, ...] = ()  # which must answer; empty: daemons that run
 
 
@@ -153,9 +155,11 @@ class Topology(NamedTuple):
     min_interval_min: float = 30.0
     max_switches: int = 500
     gres: str = "report_only"  # report_only, write
-    source: str = "ec2"  # ec2, file, cluster
-    source_file: str = ""  # recorded DescribeInstanceTopology answer, for source file
-    nodes_file: str = ""  # CSV with node, instance_id and, where known, address, port, instance_type
+    source: str = "ec2"  # ec2, file, cluster, auto
+    source_file: str = ""  # places of the site's own, or a recorded DescribeInstanceTopology answer, for source file
+    nodes_file: str = ""  # CSV with node, instance_id and, where known, instance_type, reservation_id, address, port
+    node_table: str = ""  # ParallelCluster's DynamoDB table; empty: as the head node's own file says
+    instance_tag: str = ""  # KEY=VALUE that this cluster's instances carry; empty: ParallelCluster's own tag
 
 
 class Aws(NamedTuple):
@@ -164,6 +168,7 @@ class Aws(NamedTuple):
     region: str = ""
     scheduled_events: bool = True
     ec2_endpoint: str = ""
+    dynamodb_endpoint: str = ""
     s3_endpoint: str = ""
 
 
@@ -249,7 +254,7 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("targets", "format"): ("auto", "slack", "teams", "json"),
     ("topology", "apply"): ("never", "node-update", "reconfigure", "restart"),
     ("topology", "gres"): ("report_only", "write"),
-    ("topology", "source"): ("ec2", "file", "cluster"),
+    ("topology", "source"): ("ec2", "file", "cluster", "auto"),
     ("access", "users"): ("own_jobs", "all_jobs", "none"),
 }
 

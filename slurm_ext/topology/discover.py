@@ -1,0 +1,299 @@
+"""From what a site has to the place of every node: the list of nodes, their instances, their places, and what was odd on the way.
+
+Nothing is asked that the chosen source does not need; what cannot be asked is said, and what is known is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from slurm_ext.aws import pcluster
+from slurm_ext.aws.dynamodb import node_table
+from slurm_ext.aws.ec2 import InstanceTopology
+from slurm_ext.aws.ec2_instances import Instance, instances_at, instances_of, instances_with_tag
+from slurm_ext.aws.ec2_reservations import reservation_places
+from slurm_ext.aws.ec2_topology import instance_places
+from slurm_ext.aws.service import Service
+from slurm_ext.aws.topology_types import is_ultraserver
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import LackingError, SlurmError, UsageError
+from slurm_ext.slurm.hostlist import HostlistError, expand, fold
+from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.topology import domains
+from slurm_ext.topology.model import Placement
+from slurm_ext.topology.node_map import Evidence, Told, addresses_to_ask, is_backed, map_nodes
+from slurm_ext.topology.place_fact import Place
+from slurm_ext.topology.sources import FromFile, before_launch, from_slurm, join, node_list, read_file
+
+EC2, FILE, CLUSTER, AUTO = "ec2", "file", "cluster", "auto"
+
+#: `--reservation auto`: those that the list of nodes, or ParallelCluster's fleet file, names.
+RESERVED = "auto"
+
+
+class Choice(NamedTuple):
+    """What is asked for. `reservations`: `auto`, reservation ids, or `NODES=ID`."""
+
+    source: str = EC2
+    source_file: str = ""
+    nodes_file: str = ""
+    reservations: tuple[str, ...] = ()
+
+
+class Reach(NamedTuple):
+    """How to reach what may have to be asked; nothing is reached before. `root`: where ParallelCluster's files lie below."""
+
+    slurm: Callable[[], Slurm]
+    ec2: Callable[[], Service]
+    dynamodb: Callable[[], Service]
+    places: Callable[[], Mapping[str, Place] | None]
+    root: str = "/"
+
+
+class Discovered(NamedTuple):
+    """Every node once, in a few words where it comes from, and one line for each thing a person should hear."""
+
+    placements: list[Placement]
+    origin: str
+    notes: list[str]
+
+
+class _Nodes(NamedTuple):
+    """Which nodes there are: node -> instance id (empty: none), its type where known, and the notes."""
+
+    ids: dict[str, str]
+    types: Mapping[str, str]
+    notes: list[str]
+
+
+def discover(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
+    """Return the places of all nodes from the chosen source. Raise UsageError or LackingError, each with its remedy."""
+    source = choice.source
+    if source == AUTO:
+        if choice.source_file:
+            source = FILE
+        else:
+            try:
+                return _finished(_from_ec2(settings, choice, reach), settings, choice, reach)
+            except LackingError as exc:
+                found = _finished(_from_slurm(reach), settings, choice, reach)
+                words = f"EC2 cannot tell the places ({exc.message}): what the running Slurm has is taken"
+                return found._replace(notes=[words, *found.notes])
+    made = {EC2: _from_ec2, FILE: _from_file}.get(source)
+    return _finished(made(settings, choice, reach) if made else _from_slurm(reach), settings, choice, reach)
+
+
+def _from_ec2(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
+    nodes = _nodes(settings, choice, reach, asks_ec2=True)
+    wanted = [one for one in nodes.ids.values() if one]
+    places = instance_places(reach.ec2(), wanted)
+    if wanted and not any(instance.network_nodes for instance in places.instances):
+        why = next(iter(places.unknown.values()), "no answer")
+        raise LackingError(
+            f"EC2 tells the place of none of {len(wanted)} instances: {why}",
+            remedy="Are these the instances of this region? Else name places in a file (topology.source: file)",
+        )
+    # join says it of every instance without a place; the reasons are told together below.
+    placements, _ = join(nodes.ids, places.instances)
+    notes = [*nodes.notes, *_unknown(nodes.ids, places.unknown), *places.notes]
+    return Discovered(_typed(placements, nodes.types), "EC2 DescribeInstanceTopology", notes)
+
+
+def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
+    if not choice.source_file:
+        raise UsageError("no file of places", remedy="Give --source-file FILE or set topology.source_file")
+    found = read_file(choice.source_file)
+    if isinstance(found, FromFile):
+        placements, notes = list(found.placements), list[str]()
+        if choice.nodes_file:
+            listed = node_list(choice.nodes_file)
+            placed = {placement.node for placement in placements}
+            if missing := [node for node in listed if node not in placed]:
+                notes.append(f"{choice.source_file} does not place {_short(missing)}")
+            if more := [node for node in placed if node not in listed]:
+                notes.append(f"{choice.nodes_file} does not list {_short(more)}, which {choice.source_file} places")
+            placements += [Placement(node, listed[node].instance_id, listed[node].instance_type) for node in missing]
+        return Discovered(placements, f"the places in {choice.source_file}", notes)
+    instances: list[InstanceTopology] = found
+    nodes = _nodes(settings, choice, reach, asks_ec2=False)
+    placements, odd = join(nodes.ids, instances)
+    return Discovered(
+        _typed(placements, nodes.types), f"the recorded EC2 answer {choice.source_file}", [*nodes.notes, *odd]
+    )
+
+
+def _from_slurm(reach: Reach) -> Discovered:
+    slurm = reach.slurm()
+    paths = slurm.topology()
+    if not paths:
+        raise LackingError(
+            "the running Slurm has no topology to take places from",
+            remedy="Set topology.source to ec2 or file, or give slurmctld a topology first",
+        )
+    placements = from_slurm(paths, slurm.config().get("TopologyPlugin", ""))
+    missing = [node.name for node in slurm.nodes() if node.name not in paths]
+    notes = [f"Slurm's own topology does not have {_short(missing)}"] if missing else []
+    return Discovered([*placements, *(Placement(node) for node in missing)], "the running Slurm's own topology", notes)
+
+
+def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reach) -> Discovered:
+    """Return the places with those of reservations, the cliques that nodes tell, and what contradicts itself."""
+    placements, notes = found.placements, list(found.notes)
+    if choice.reservations:
+        placements, more = _reserved(placements, choice, reach)
+        notes += more
+    if settings.site.share and any(is_ultraserver(placement.instance_type) for placement in placements):
+        told = reach.places()
+        if told is None:
+            notes.append("the share does not answer: which NVLink cliques the nodes are in is not known")
+        # A fact of another instance is of the node's last life.
+        cliques = {
+            placement.node: place.clique
+            for placement in placements
+            if (place := (told or {}).get(placement.node)) is not None
+            and (not placement.instance_id or place.instance_id == placement.instance_id)
+        }
+        placements = domains.with_cliques(placements, cliques)
+    return found._replace(placements=placements, notes=[*notes, *domains.contradictions(placements)])
+
+
+def _nodes(settings: Settings, choice: Choice, reach: Reach, *, asks_ec2: bool) -> _Nodes:
+    """Return which instance is behind each node: by the list of nodes, else by all that is known of them."""
+    if choice.nodes_file:
+        listed = node_list(choice.nodes_file)
+        return _Nodes(
+            {node: one.instance_id for node, one in listed.items()},
+            {node: one.instance_type for node, one in listed.items() if one.instance_type},
+            [],
+        )
+    try:
+        nodes = reach.slurm().nodes()
+    except SlurmError as exc:
+        remedy = "Give --nodes FILE or set topology.nodes_file, or run this where Slurm answers"
+        raise LackingError(f"no list of nodes, and Slurm does not tell them: {exc.message}", remedy=remedy) from exc
+    if not nodes:
+        raise LackingError("Slurm has no nodes", remedy="Give --nodes FILE or set topology.nodes_file")
+    notes: list[str] = []
+    evidence = Evidence(nodes, told=_told(settings, reach, notes))
+    cluster = pcluster.cluster(reach.root)
+    backed = [node.name for node in nodes if is_backed(node)]
+    if backed and (table := settings.topology.node_table or cluster.table):
+        try:
+            evidence = evidence._replace(table=node_table(reach.dynamodb(), table, backed))
+        except LackingError as exc:
+            notes.append(f"ParallelCluster's table is not used: {exc}")
+    tag = settings.topology.instance_tag
+    key, _, value = tag.partition("=")
+    if tag and not (key and value):
+        raise UsageError(
+            f"topology.instance_tag: {tag!r} is not KEY=VALUE", remedy="Write it so, e.g. cluster=training"
+        )
+    evidence = evidence._replace(
+        tag=(key, value) if key else (pcluster.CLUSTER_TAG, cluster.name) if cluster.name else ("", "")
+    )
+    if asks_ec2 and backed:
+        try:
+            evidence = evidence._replace(instances=_instances(reach.ec2(), evidence))
+        except LackingError as exc:
+            notes.append(f"nothing is compared with EC2's own list of instances: {exc}")
+    mapped = map_nodes(evidence)
+    if backed and not any(mapped.ids.values()):
+        why = next(iter(mapped.unmatched.values()), "nothing says so")
+        raise LackingError(
+            f"the instance of none of {len(backed)} nodes is known, e.g. {backed[0]}: {why}",
+            remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology.md for what maps them",
+        )
+    return _Nodes(mapped.ids, mapped.types, [*notes, *_lines(mapped.stale), *_lines(mapped.unmatched)])
+
+
+def _instances(ec2: Service, evidence: Evidence) -> list[Instance] | None:
+    """Return EC2's instances of this cluster: by its tag, else by the nodes' addresses and the ids that others say."""
+    if evidence.tag[0]:
+        return instances_with_tag(ec2, *evidence.tag)
+    named = {node.instance_id for node in evidence.nodes} | set(evidence.table.values())
+    named |= {told.instance_id for told in evidence.told.values()}
+    addresses = addresses_to_ask(evidence.nodes)
+    if not addresses and not named - {""}:
+        return None
+    found = {one.instance_id: one for one in instances_at(ec2, addresses)}
+    found |= {one.instance_id: one for one in instances_of(ec2, named - found.keys())}
+    return list(found.values())
+
+
+def _told(settings: Settings, reach: Reach, notes: list[str]) -> dict[str, Told]:
+    if not settings.site.share:
+        return {}
+    places = reach.places()
+    if places is None:
+        notes.append("the share does not answer: what the nodes told of themselves is not used")
+    return {
+        node: Told(place.instance_id, place.at_s, place.instance_type)
+        for node, place in (places or {}).items()
+        if place.instance_id
+    }
+
+
+def _reserved(placements: list[Placement], choice: Choice, reach: Reach) -> tuple[list[Placement], list[str]]:
+    """Return the placements with the nodes of reservations placed by them: those named, and those that the site's files name."""
+    by_node = _files_reservations(placements, choice, reach)
+    wanted: dict[str, str] = {}
+    for text in choice.reservations:
+        names, equals, reservation = text.rpartition("=")
+        if not equals:
+            found = {node: one for node, one in by_node.items() if text in (RESERVED, one)}
+            # Nobody says whose it is: it stands for itself.
+            wanted |= found if found or text == RESERVED else {text: text}
+            continue
+        try:
+            wanted |= dict.fromkeys(expand(names), reservation)
+        except HostlistError as exc:
+            raise UsageError(
+                f"--reservation {text}: {exc}", remedy="Give NODES=cr-..., e.g. gb-[1-18]=cr-0123"
+            ) from exc
+    if not wanted:
+        raise UsageError(
+            "no node is to be launched into a reservation",
+            remedy="Give --reservation cr-..., or a column reservation_id in the list of nodes",
+        )
+    answer = reservation_places(reach.ec2(), set(wanted.values()))
+    known = {placement.node for placement in placements}
+    everybody = [*placements, *(Placement(node) for node in wanted if node not in known)]
+    placed, notes = before_launch(everybody, wanted, answer.reservations)
+    return placed, [*notes, *(f"{one}: {why}" for one, why in sorted(answer.unknown.items()))]
+
+
+def _files_reservations(placements: Iterable[Placement], choice: Choice, reach: Reach) -> dict[str, str]:
+    if choice.nodes_file:
+        return {node: one.reservation_id for node, one in node_list(choice.nodes_file).items() if one.reservation_id}
+    fleet = pcluster.reservations(reach.root)
+    found = {}
+    for placement in placements:
+        name = pcluster.node_name(placement.node)
+        if name is not None and (reservation := fleet.get((name.queue, name.compute_resource))):
+            found[placement.node] = reservation
+    return found
+
+
+def _typed(placements: Iterable[Placement], types: Mapping[str, str]) -> list[Placement]:
+    return [
+        placement if placement.instance_type else placement._replace(instance_type=types.get(placement.node, ""))
+        for placement in placements
+    ]
+
+
+def _unknown(ids: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
+    """Return the reasons why places are not known, each once with its nodes: thousands of nodes may share one."""
+    return _lines({node: unknown[one] for node, one in ids.items() if one in unknown})
+
+
+def _lines(reasons: Mapping[str, str]) -> list[str]:
+    nodes: dict[str, list[str]] = {}
+    for node, why in reasons.items():
+        nodes.setdefault(why, []).append(node)
+    return [f"{_short(members)}: {why}" for why, members in sorted(nodes.items())]
+
+
+def _short(nodes: Iterable[str]) -> str:
+    folded = fold(nodes)
+    return folded if len(folded) <= 200 else folded[:197] + "..."
