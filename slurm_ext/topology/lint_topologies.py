@@ -128,8 +128,8 @@ def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str
     if value is None:
         return []
     if value.kind == "scalar":
-        words = "nothing" if value.is_null() else "one word"
-        report.add("yaml.shape", file, value.line, what=f"{words}, where a list of {keys[0]} is wanted")
+        what = "nothing" if value.is_null() else "one word"
+        report.add("yaml.shape", file, value.line, what=f"{what}, where a list of {keys[0]} is wanted")
         return []
     units = []
     for entry in value.items if value.kind == "list" else (value,):
