@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "mode": ("mode", "mode", "off, shadow, warn, enforce: show and set per room"),
     "nccl-check": ("nccl_check", "nccl_check", "run a step and say whether NCCL inside it went over EFA"),
     "node": ("node", "node", "nodes: show, drain and resume with our reason"),
+    "notify": ("notify", "notify", "who is told: list the targets of notices, try them"),
     "off": ("mode", "off", "stop one room, or all, for a while, at once"),
     "on": ("mode", "on", "undo `off`"),
     "status": ("status", "status", "the cluster at a glance"),

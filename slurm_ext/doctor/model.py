@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_ext.config.model import Settings
 from slurm_ext.slurm.model import Node, Version
+
+if TYPE_CHECKING:
+    from slurm_ext.doctor.notify import Notices
 
 OK, WARN, FAIL, UNKNOWN = "ok", "warn", "fail", "unknown"
 
@@ -49,4 +52,5 @@ class Facts(NamedTuple):
     nccl_nodes: Mapping[str, str] = {}  # what nodes last told by their burn-ins: empty where it loaded, else why not
     ledger: bool = True  # that of drains can be read
     held_back: tuple[str, ...] = ()  # nodes that are convicted and in use, since the breaker is open
+    notices: Notices | None = None  # doctor/notify.py
     errors: Mapping[str, str] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from slurm_ext.burnin.gate import longest_s
 from slurm_ext.config.model import ROOMS
 from slurm_ext.config.modes import HEARTBEAT_FRESH_S
+from slurm_ext.doctor import notify
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.verdict import is_ours
@@ -284,6 +285,11 @@ def _nodes(facts: Facts) -> Iterator[Result]:
         yield Result("nodes.state", OK, f"{len(facts.nodes)} nodes, none down, none drained by fmslurm{others}")
 
 
+def _notices(facts: Facts) -> Iterator[Result]:
+    if facts.notices is not None:
+        yield from notify.rule(facts.settings, facts.notices)
+
+
 RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _slurm_answers,
     _prolog_flags,
@@ -296,5 +302,6 @@ RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _munge,
     _keys,
     _nccl,
+    _notices,
     _nodes,
 )

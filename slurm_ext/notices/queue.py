@@ -10,6 +10,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from slurm_ext.notices import policy
 from slurm_ext.notices.kinds import KINDS, severity_of, takes
@@ -56,8 +57,15 @@ DAY_S = 86_400.0
 TRAIL = "trail:"
 
 
-class Standing(dict[str, object]):
-    """How one target does, as plain data: waiting, last_sent, last_failed, said, sent, lost."""
+class Standing(NamedTuple):
+    """How one target does. Times are seconds since the epoch, None: never; `said` is about the last try that failed."""
+
+    waiting: int = 0
+    sent: int = 0
+    lost: int = 0
+    last_sent: float | None = None
+    last_failed: float | None = None
+    said: str = ""
 
 
 class Queue:
@@ -257,22 +265,19 @@ class Queue:
 
     def standing(self, target: str) -> Standing:
         """Return how a target does."""
-        found = Standing(waiting=0, sent=0, lost=0, last_sent=None, last_failed=None, said="")
-        for state, count, last in self.db.execute(
+        counted: dict[str, int] = {}
+        last: dict[str, float | None] = {}
+        for state, count, at in self.db.execute(
             "SELECT state, COUNT(*), MAX(at) FROM deliveries WHERE target=? GROUP BY state", (target,)
         ):
-            if state in (WAITING, SENT, LOST):
-                found[state] = count
-            if state == SENT:
-                found["last_sent"] = last
+            counted[state], last[state] = count, at
+        found = Standing(counted.get(WAITING, 0), counted.get(SENT, 0), counted.get(LOST, 0), last.get(SENT))
         failed = self.db.execute(
             "SELECT at, said FROM deliveries WHERE target=? AND (state='lost' OR (state='waiting' AND tries>0 AND at IS NOT NULL))"
             " ORDER BY at DESC LIMIT 1",
             (target,),
         ).fetchone()
-        if failed is not None:
-            found["last_failed"], found["said"] = failed
-        return found
+        return found if failed is None else found._replace(last_failed=failed[0], said=failed[1])
 
     def prune(self, before: float) -> int:
         """Drop notices made before a time that wait for nobody, and return how many."""

@@ -109,8 +109,7 @@ def test_a_try_is_counted_before_it_is_made_and_the_last_one_loses(waits: Queue)
         assert again == (number < policy.TRIES)
         now += 3_600
     assert rows(waits.db) == [("breaker.open", LOST)]
-    assert waits.standing("pager")["lost"] == 1
-    assert waits.standing("pager")["said"] == "500"
+    assert (waits.standing("pager").lost, waits.standing("pager").said) == (1, "500")
 
 
 def test_beyond_the_limit_the_rest_is_one_message(waits: Queue) -> None:
