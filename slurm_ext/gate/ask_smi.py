@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from slurm_ext import command
 from slurm_ext.command import Result
 from slurm_ext.errors import CommandNotFoundError
-from slurm_ext.gate import smi
+from slurm_ext.gate import process_owner, smi
 from slurm_ext.gate.model import GpuHolder, Links, Smi
 
 #: An nvidia-smi that was killed in D state is left behind after so long (seconds).
@@ -26,9 +26,6 @@ MAX_BYTES = 1 << 20
 
 #: Which GPUs are the job's is asked only on a shared node, and may take so long (seconds).
 LIST_S = 2.0
-
-#: A program is so many generations below the step that started it, at most.
-GENERATIONS = 32
 
 #: Below the run folder: `DRIVER GROUP,GROUP`, the groups of fields that this driver does not know.
 REMEMBERED = "smi-without"
@@ -156,34 +153,9 @@ def holders(said: Result | None) -> tuple[GpuHolder, ...] | None:
 
 
 def _known(holder: GpuHolder) -> GpuHolder:
-    """Return a program with its job and user as the kernel tells them: a name is anybody's to choose."""
-    try:
-        with open(f"/proc/{holder.pid}/cgroup", encoding="utf-8", errors="replace") as stream:
-            parts = stream.read(8192).replace("\n", "/").split("/")
-        user = os.stat(f"/proc/{holder.pid}").st_uid
-    except OSError:
-        return holder
-    job = next((part[4:] for part in parts if part.startswith("job_") and part[4:].isdecimal()), "")
-    return holder._replace(job=job or _step_above(holder.pid), user=user)
-
-
-def _step_above(pid: int) -> str:
-    """Return the job of the slurmstepd that started a program, where Slurm keeps no cgroups; empty where there is none."""
-    for _ in range(GENERATIONS):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-                front, _, back = stream.read(4096).rpartition(")")
-            if front.endswith("(slurmstepd") and os.stat(f"/proc/{pid}").st_uid == 0:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as stream:
-                    title = stream.read(256)  # slurmstepd: [JOB.STEP]
-                job = title.partition("[")[2].partition(".")[0]
-                return job if job.isdecimal() else ""
-            pid = int(back.split()[1])
-        except (OSError, ValueError, IndexError):
-            return ""
-        if pid < 2:
-            break
-    return ""
+    """Return a program with its job, user and start as the kernel tells them: a name is anybody's to choose."""
+    owner = process_owner.of(holder.pid)
+    return holder if owner is None else holder._replace(**owner._asdict())
 
 
 def links(root: str, patience_s: float) -> Mapping[str, Question]:

@@ -72,8 +72,9 @@ def _programs(
             judged(UNKNOWN, "gpu.processes-unattributed", target, "none", f"seen once: {_words(some)}")
             for target, some in _by_gpu(found, facts.smi).items()
         ]
-    still = {(holder.pid, holder.uuid) for holder in again[1]}
-    stayed = [holder for holder in found if (holder.pid, holder.uuid) in still]
+    # By its start, too: a number may be another program's by the second look.
+    still = {(holder.pid, holder.start, holder.uuid) for holder in again[1]}
+    stayed = [holder for holder in found if (holder.pid, holder.start, holder.uuid) in still]
     items = []
     for target, some in _by_gpu(stayed, facts.smi).items():
         owned = [holder for holder in some if _is_of_job(holder, job_id, job_uid, whole_node)]

@@ -84,13 +84,14 @@ class Smi(NamedTuple):
 
 
 class GpuHolder(NamedTuple):
-    """One program that has a GPU open, as `nvidia-smi --query-compute-apps` lists it. `job`: Slurm's, by its cgroup."""
+    """One program that has a GPU open, as `nvidia-smi --query-compute-apps` lists it. `job`, `user`, `start`: see process_owner."""
 
     pid: int
     uuid: str = ""  # of the GPU, or of the MIG instance
     name: str = ""
     job: str = ""
     user: int | None = None
+    start: int = 0
 
 
 class Links(NamedTuple):

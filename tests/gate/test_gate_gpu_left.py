@@ -38,6 +38,7 @@ def test_a_program_of_the_job_that_is_still_there_at_a_second_look():
 def test_one_that_has_ended_meanwhile_is_nothing():
     assert after((holder(),), ()) == []
     assert after((holder(pid=10),), (holder(pid=11),)) == []
+    assert after((holder()._replace(start=5),), (holder()._replace(start=9),)) == [], "the number is another's by now"
 
 
 def test_without_a_second_look_nobody_is_convicted():
