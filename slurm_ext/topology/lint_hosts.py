@@ -34,17 +34,20 @@ def hosts(text: str, limit: int) -> Hosts:
         return Hosts([], "open" if text.count("[") > text.count("]") else "bad")
     names: dict[str, None] = {}
     suffix = False
+    left = limit  # names that come again are work, too
     for part in _PART.findall(text):
         if "[" not in part:
             names[part] = None
+            left -= 1
             continue
         pieces = _BRACKET.split(part)
         suffix |= pieces[-1] != ""
-        found, problem = _expanded(pieces, limit - len(names))
+        found, problem = _expanded(pieces, left)
         if problem:
             return Hosts([], problem, suffix)
+        left -= len(found)
         names.update(dict.fromkeys(found))
-    return Hosts(list(names), "too-many", suffix) if len(names) > limit else Hosts(list(names), "", suffix)
+    return Hosts([], "too-many", suffix) if left < 0 else Hosts(list(names), "", suffix)
 
 
 def _expanded(pieces: list[str], limit: int) -> tuple[list[str], str]:

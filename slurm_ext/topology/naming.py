@@ -17,8 +17,13 @@ _DIGEST_SIZES = (4, 8, 16, 32)
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     # Splitting by a group gives text, number, text, number ...: every second piece is a number.
+    # Of two numbers without leading zeros the longer one is larger: no digits are too many for that.
     pieces = _NUMBER.split(text)
-    return tuple((0, int(part), "") if odd % 2 else (1, 0, part) for odd, part in enumerate(pieces) if part)
+    return tuple(
+        (0, len(digits := part.lstrip("0")), digits) if odd % 2 else (1, 0, part)
+        for odd, part in enumerate(pieces)
+        if part
+    )
 
 
 def node_order(node: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
