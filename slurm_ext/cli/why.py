@@ -14,7 +14,7 @@ from slurm_ext.cli.output import say_json, say_text
 from slurm_ext.config import locate
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import EXIT_OK, FindingError, LackingError, UsageError
-from slurm_ext.resume import serve, story
+from slurm_ext.resume import hyperpod, serve, story
 from slurm_ext.resume.daemon import journal_path, socket_path
 from slurm_ext.resume.journal import Journal
 from slurm_ext.resume.replay import judge
@@ -131,7 +131,8 @@ def _run(run: dict[str, Any]) -> list[str]:
             out += _wrapped(f"| {line}", "    ")
     decision = run.get("decision")
     if decision:
-        mode = " (not done: resume does not enforce here)" if run["dry_run"] else ""
+        why_not = "HyperPod's auto-resume acts" if decision["rule"] == hyperpod.RULE else "resume does not enforce here"
+        mode = f" (not done: {why_not})" if run["dry_run"] else ""
         text = f"decided: {decision['action']}{mode}"
         if decision["exclude"]:
             text += f", without {', '.join(decision['exclude'])}"

@@ -69,7 +69,10 @@ def is_another_instance(record: DrainRecord, instance_id: str) -> bool:
 def judge(
     record: DrainRecord | None, node: Node | None, seen: Seen, settings: Settings, *, mode: str, now: float
 ) -> Ruling:
-    """Say what is to be done about a node, given its record, what Slurm says of it and what it shows itself."""
+    """Say what is to be done about a node, given its record, what Slurm says of it and what it shows itself.
+
+    `settings.site.type` is no more `auto` here (site_policy.kind).
+    """
     if record is None:
         return Ruling(LEAVE, "there is no record of a drain of ours")
     if node is None or node.name != record.node:

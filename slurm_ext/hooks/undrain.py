@@ -20,7 +20,7 @@ from slurm_ext.gate.model import Judged, conclude
 from slurm_ext.gate.slow_result import DCGM, EFA, Last, kind_of
 from slurm_ext.gate.undrain import FORGET, LEAVE, RESUME, Seen
 from slurm_ext.hooks import slow_due, trail, way_back
-from slurm_ext.slurm import act, connect, drain_record
+from slurm_ext.slurm import act, connect, drain_record, site_policy
 from slurm_ext.slurm.act import Context
 from slurm_ext.slurm.drain_record import DrainRecord
 from slurm_ext.slurm.model import Node
@@ -83,7 +83,9 @@ def tend(case: Case) -> float | None:
     if not seen.check and case.record.step == ladder.DRAIN and case.record.needs != BY_A_PERSON:
         case = _rewritten(case, needs=BY_A_PERSON)
     _remind(case)
-    ruling = undrain.judge(case.record, found, seen, case.settings, mode=_mode(case, found), now=case.at_s)
+    site = case.settings.site._replace(type=site_policy.kind(case.settings, case.node))
+    settings = case.settings._replace(site=site)
+    ruling = undrain.judge(case.record, found, seen, settings, mode=_mode(case, found), now=case.at_s)
     if ruling.act == RESUME:
         told = Context("gate", case.at_s, trail.local_path(case.settings, case.node), node=case.node, mode="enforce")
         told = told._replace(instance_id=seen.instance_id, boot_id=seen.boot_id)

@@ -11,7 +11,7 @@ from slurm_ext import events, request, shared
 from slurm_ext.config.model import Settings
 from slurm_ext.config.modes import Heartbeat
 from slurm_ext.errors import FmslurmError
-from slurm_ext.resume import aftercare, logs, observe, policy, stopped
+from slurm_ext.resume import aftercare, hyperpod, logs, observe, policy, stopped
 from slurm_ext.resume import gates as gate
 from slurm_ext.resume.acts import DONE, GIVEN_UP, WAITING, Acts, runs
 from slurm_ext.resume.attribute import attribute
@@ -269,7 +269,12 @@ class Controller:
                 listed(attempt.job.required_nodes),
             ),
         )
-        dry_run = mode(self.settings, tick, attempt.job.partition) != "enforce"
+        # What our own gate stopped, or what hangs in it, HyperPod knows nothing of.
+        is_gates = cause.rule in (stopped.RULE, STUCK)
+        left = "" if is_gates else hyperpod.left_to_it(self.settings, self.slurm, attempt.job_id)
+        if left:
+            decision = decision._replace(reason=f"{decision.reason}; {left}", rule=hyperpod.RULE)
+        dry_run = bool(left) or mode(self.settings, tick, attempt.job.partition) != "enforce"
         attempt = self.journal.decide(
             attempt, cause, decision, dry_run=dry_run, log_end=window.size, log_mark=window.mark
         )
@@ -289,7 +294,8 @@ class Controller:
         assert decision is not None
         if attempt.dry_run:
             self._tell(attempt, acted=False)
-            self.journal.finish(attempt, f"would {decision.action}: mode is not enforce")
+            why = "HyperPod acts" if decision.rule == hyperpod.RULE else "mode is not enforce"
+            self.journal.finish(attempt, f"would {decision.action}: {why}")
             return
         outcome = self._steps(attempt, job, tick)
         if outcome == WAITING:

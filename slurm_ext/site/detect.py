@@ -6,15 +6,7 @@ import os
 from typing import NamedTuple
 
 from slurm_ext.config.model import Settings
-
-#: File that only this kind of site has -> the kind; first hit wins. ParallelCluster writes cfnconfig on every node
-#: (aws-parallelcluster-cookbook), PCS ships its scheduler below /opt/aws/pcs (PCS user guide, installers), HyperPod
-#: hands its lifecycle scripts /opt/ml/config/resource_config.json (SageMaker HyperPod developer guide). Checked 2025-10.
-MARKS: tuple[tuple[str, str], ...] = (
-    ("etc/parallelcluster/cfnconfig", "parallelcluster"),
-    ("opt/aws/pcs/scheduler", "pcs"),
-    ("opt/ml/config/resource_config.json", "hyperpod"),
-)
+from slurm_ext.slurm.site_policy import MARKS
 
 #: Where slurm.conf lies, by packager: Debian, Slurm's own default, ParallelCluster and HyperPod, configless nodes.
 SLURM_CONF_PATHS = (

@@ -98,7 +98,7 @@ def drain_node(
     )
     if not ruling.allowed:
         return hold_back(settings, journal, event, finding, ruling, now=now)._replace(mode=rung)
-    afterwards = site_policy.after_drain(settings.site.type, finding.action)
+    afterwards = site_policy.after_drain(site_policy.kind(settings, node), finding.action)
     event = event._replace(data={**event.data, "budget": ruling.budget, "afterwards": afterwards.words})
     record = recorded.record_of(settings, told, finding, reason, owner=f"fmslurm {told.room}", remedy=remedy)
     return _drain_recorded(slurm, settings, journal, event, record)._replace(mode=rung)
@@ -243,7 +243,7 @@ def _leave_alone(found: Node | None, name: str, settings: Settings) -> Outcome |
         return Outcome(
             False, "foreign", f"already drained by {found.reason_user or 'somebody'}: {one_line(found.reason)}"
         )
-    if words := repair.by_others(found, settings.site.type):
+    if words := repair.by_others(found, site_policy.kind(settings, name)):
         return Outcome(False, "in-hand", f"somebody else has it in hand: {words}")
     if found.state == "DOWN" and not is_ours(found.reason) and not is_slurms_own(found.reason):
         return Outcome(False, "in-hand", f"set down by {found.reason_user or 'somebody'}: {one_line(found.reason)}")

@@ -25,7 +25,7 @@ UNDER_WAY = (
 
 
 def by_others(node: Node, site_type: str) -> str:
-    """Return in words who else has this node in hand; empty where nobody has. `site_type` is settings.site.type."""
+    """Return in words who else has this node in hand; empty where nobody has. `site_type`: see `site_policy.kind`."""
     if node.reason.startswith(HYPERPOD_ACTION):
         return f"HyperPod was asked to repair it: {one_line(node.reason, 80)}"
     if "FAIL" in node.flags and not is_ours(node.reason):

@@ -1,4 +1,4 @@
-"""What becomes of a node that fmslurm drained, by the kind of site: which acts are somebody else's. Pure.
+"""What becomes of a node that fmslurm drained, by the kind of site: which acts are somebody else's.
 
 fmslurm drains, and resumes on proof; it reboots, replaces and terminates nothing by itself. Where the site has a repair of its
 own that one is left alone (repair.py says when it has a node in hand), and the event of a drain says what will follow.
@@ -12,7 +12,19 @@ what its own agent finds; by hand it is asked for with `state=fail reason="Actio
 
 from __future__ import annotations
 
+import os
+
+from slurm_ext.config.model import Settings, at_node
 from slurm_ext.typed import NamedTuple
+
+#: File that only this kind of site has -> the kind; first hit wins. ParallelCluster writes cfnconfig on every node
+#: (aws-parallelcluster-cookbook), PCS ships its scheduler below /opt/aws/pcs (PCS user guide, installers), HyperPod
+#: hands its lifecycle scripts /opt/ml/config/resource_config.json (SageMaker HyperPod developer guide). Checked 2025-10.
+MARKS: tuple[tuple[str, str], ...] = (
+    ("etc/parallelcluster/cfnconfig", "parallelcluster"),
+    ("opt/aws/pcs/scheduler", "pcs"),
+    ("opt/ml/config/resource_config.json", "hyperpod"),
+)
 
 #: Advice that somebody has to carry out beyond a drain.
 ACTS = ("reset-gpu", "reboot", "replace")
@@ -27,8 +39,16 @@ class Afterwards(NamedTuple):
     words: str
 
 
+def kind(settings: Settings, node: str = "") -> str:
+    """Return `site.type`; for `auto` what this machine's own files say, else plain. `node`: whose machine a lab's path means."""
+    if settings.site.type != "auto":
+        return settings.site.type
+    root = at_node(settings.site.root, node) if node else settings.site.root
+    return next((found for name, found in MARKS if os.path.exists(os.path.join(root or "/", name))), "plain")
+
+
 def after_drain(site_type: str, action: str) -> Afterwards:
-    """Return what follows where a node is drained for a finding with this advice. `site_type` is settings.site.type."""
+    """Return what follows where a node is drained for a finding with this advice. `site_type` is `kind`. Pure."""
     wanted = action if action in ACTS else "look"
     if site_type == "parallelcluster":
         return Afterwards(

@@ -119,3 +119,20 @@ def test_a_node_that_a_person_drained_is_out_of_use_whatever_the_hook_does(site:
     assert (code, runs) == (1, False)
     assert said == "left alone: already drained by ada: bad cable"
     assert site.slurm.acts() == []
+
+
+@pytest.mark.parametrize("is_hyperpod", [True, False])
+def test_which_kind_of_site_it_is_is_looked_for_where_nobody_says(
+    site: Site, tmp_path: Path, is_hyperpod: bool
+) -> None:
+    """`site.type` is auto as shipped: HyperPod's maintenance is HyperPod's then, too."""
+    assert site.settings.site.type == "auto"
+    if is_hyperpod:
+        mark = tmp_path / "root/opt/ml/config/resource_config.json"
+        mark.parent.mkdir(parents=True)
+        mark.write_text("{}")
+    site.slurm.set_node("n0", flags=["MAINTENANCE"])
+    _, _, said = site.hook()
+    drains = [one for one in site.slurm.acts() if one.startswith("drain")]
+    assert bool(drains) != is_hyperpod
+    assert ("HyperPod holds it" in said) == is_hyperpod
