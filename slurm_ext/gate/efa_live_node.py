@@ -134,7 +134,7 @@ class Asked(NamedTuple):
 def tool(root: str, name: str) -> str | None:
     """Return a program of libfabric that root may run: the EFA installer's or, on the machine itself, the system's."""
     places = [os.path.join(root, "opt/amazon/efa/bin", name)] + ([f"/usr/bin/{name}"] if root == "/" else [])
-    return next((path for path in places if _may_run(path)), None)
+    return next((path for path in places if may_run(path)), None)
 
 
 def ask_libfabric(root: str, patience_s: float) -> Asked:
@@ -151,7 +151,7 @@ def ask_libfabric(root: str, patience_s: float) -> Asked:
     return Asked(ran.stdout, ran.stderr, ran.timed_out, ran.truncated)
 
 
-def _may_run(path: str) -> bool:
+def may_run(path: str) -> bool:
     """Say whether this is a program that only root (or we ourselves) can have written."""
     try:
         descriptor = os.open(path, FILE)

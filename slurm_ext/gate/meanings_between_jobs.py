@@ -1,4 +1,4 @@
-"""What findings of the looks between jobs mean: EFA's loopback, DCGM's watches. Table. Checked on 2026-11-30."""
+"""What findings of the looks between jobs mean: EFA's loopback, DCGM's watches, container runtimes. Table. Checked on 2026-11-30."""
 
 from __future__ import annotations
 
@@ -112,5 +112,38 @@ MEANINGS: tuple[Meaning, ...] = (
         UNKNOWN,
         (page.DCGM_HEALTH,),
         _WATCHED,
+    ),
+    Meaning(
+        "container.hangs",
+        "A container runtime took a connection, or was started, and gave no answer in time: jobs in containers will wait for it.",
+        "warn",
+        NO,
+        (page.DOCKER_PING, page.ENROOT),
+        (
+            "`curl --max-time 3 --unix-socket /run/docker.sock http://docker/_ping`, `ctr version`, `enroot version`, by hand.",
+            "`systemctl restart docker` (or containerd) on the idle node; a mount that hangs holds these daemons, too.",
+        ),
+    ),
+    Meaning(
+        "container.down",
+        "A container runtime that the site names (gate.container_runtimes) does not run here, or is not installed.",
+        "warn",
+        NO,
+        (page.DOCKER_PING, page.ENROOT),
+        ("`systemctl status docker containerd`; or take it out of gate.container_runtimes.",),
+    ),
+    Meaning(
+        "container.error",
+        "A container runtime answers otherwise than it should.",
+        "warn",
+        NO,
+        (page.DOCKER_PING, page.ENROOT),
+        ("The evidence has its words; the same by hand says more.",),
+    ),
+    Meaning(
+        "container.no-answer",
+        "The look at container runtimes did not end, or ended in an error of ours.",
+        "none",
+        UNKNOWN,
     ),
 )

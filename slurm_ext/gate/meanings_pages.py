@@ -44,6 +44,9 @@ FSX_SPACE = f"{_AWS}/fsx/latest/LustreGuide/performance.html"
 PARALLELCLUSTER = f"{_AWS}/parallelcluster/latest/ug/slurm-protected-mode-v3.html"
 PCS = f"{_AWS}/pcs/latest/userguide/what-is-service.html"
 
+DOCKER_PING = "https://docs.docker.com/reference/api/engine/version/v1.47/#tag/System/operation/SystemPing"
+ENROOT = "https://github.com/NVIDIA/enroot"
+
 LUSTRE_HEALTH = "https://wiki.lustre.org/Lustre_Health_Checks"
 LUSTRE_EVICTION = "https://wiki.lustre.org/Lustre_Client_Eviction_Guide"
 LUSTRE_RECOVERY = "https://wiki.lustre.org/Lustre_Recovery_Overview"

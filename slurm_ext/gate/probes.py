@@ -27,6 +27,7 @@ PROBES: Mapping[str, Sequence[str]] = {
     "system": PHASES,
     "lustre": (EPILOG, HEALTH),  # in the prolog the probe of the node takes its quick look
     "dcgm": (HEALTH,),
+    "container": (HEALTH,),
 }
 
 #: Probes that a prolog takes in the child that reads the other plain files: they wait for no device, and a child of their own

@@ -1,8 +1,9 @@
-"""Fixtures that prove what the looks between jobs find beside the node's own state: EFA's loopback."""
+"""Fixtures that prove what the looks between jobs find beside the node's own state: EFA's loopback, container runtimes."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from slurm_ext.config.model import at_node
 from slurm_ext.gate import efa_loopback, slow_result
@@ -25,6 +26,16 @@ def _loopback(bench: Bench, failed: int, passed: int) -> None:
     slow_result.write(run_dir, Last(EFA, DONE, now - 60, now - 30, boot_id, items))
 
 
+def _enroot(script: str) -> Callable[[Bench], None]:
+    """Name enroot, and let it do this."""
+
+    def apply(bench: Bench) -> None:
+        bench.set("gate", container_runtimes=("enroot",), deadline_s=1.0)
+        bench.write("usr/bin/enroot", f"#!/bin/sh\n{script}\n", 0o755)
+
+    return apply
+
+
 FIXTURES: tuple[Fixture, ...] = (
     Fixture(
         "efa.loopback-",
@@ -35,4 +46,13 @@ FIXTURES: tuple[Fixture, ...] = (
         action="replace",
     ),
     Fixture("efa.loopback-", "efa.loopback-none", lambda bench: _loopback(bench, 4, 0), WARN, action="warn"),
+    Fixture("container.hangs", "container.hangs", _enroot("exec sleep 60"), WARN, target="runtime:enroot"),
+    Fixture("container.error", "container.error", _enroot("exit 1"), WARN, target="runtime:enroot"),
+    Fixture(
+        "container.down",
+        "container.down",
+        lambda bench: bench.set("gate", container_runtimes=("docker",)),
+        WARN,
+        target="runtime:docker",
+    ),
 )

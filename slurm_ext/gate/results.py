@@ -96,6 +96,9 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, NOTHING, "there is no nvidia-smi")
     if check.id == "node.type-unknown" and not facts.instance_type:
         return Result(check.id, NOTHING, "DMI names no instance type")
+    containers = facts.probed.get("container")
+    if check.id.startswith("container.") and not (containers and containers.kept.get("asked")):
+        return Result(check.id, NOTHING, "no container runtime runs here or is named in gate.container_runtimes")
     if check.id == "dcgm-health.":
         why = facts.probed["dcgm"].kept.get("watches", "gate.dcgm_health is off") if facts.probed.get("dcgm") else ""
         return Result(check.id, NOTHING if why else PASS, why)

@@ -418,6 +418,20 @@ def test_what_dcgm_watches_is_asked_and_does_not_convict_what_nvidia_smi_reads_a
     assert len(found["evidence"]) == 2
 
 
+def test_a_container_runtime_that_does_not_answer_is_told_once_and_drains_nothing(here: Here) -> None:
+    here.push(here.settings._replace(gate=here.settings.gate._replace(container_runtimes=("enroot",))))
+    enroot = here.folder / "root/usr/bin/enroot"
+    enroot.write_text("#!/bin/sh\necho 'mkdir: cannot create directory' >&2; exit 1\n")
+    enroot.chmod(0o755)
+    here.health(count=2)
+    (event,) = here.named("gate.health")
+    assert (event["rule"], event["decision"]) == ("container.error", "pass")
+    enroot.write_text("#!/bin/sh\necho 3.5.0\n")
+    here.health()
+    assert here.named("gate.health")[-1]["rule"] == "gate.local"
+    assert drain_record.read(here.share, "n0") is None
+
+
 def test_what_dcgm_finds_joins_the_look_of_the_next_run(here: Here) -> None:
     here.push(here.settings._replace(gate=here.settings.gate._replace(slow_check="dcgm-r1", dcgm_health="off")))
     answer = {
