@@ -80,7 +80,7 @@ class Loop:
             self.journal.db,
             self.controller.events_path,
             config_path=config_path,
-            own_facts=lambda now: telling.facts(self.journal, now),
+            own_facts=telling.Teller(self.journal).facts,
         )
         self._kept_at = 0.0
         self._push = Push()
@@ -115,6 +115,8 @@ class Loop:
             self._said.pop("notices", None)
         except FmslurmError as exc:
             self._say(str(exc), about="notices")
+        except Exception as exc:  # noqa: BLE001 - whatever breaks in telling must not keep jobs from coming back
+            self._say(f"notices broke: {type(exc).__name__}: {exc}", about="notices")
         return answered
 
     def _tick(self) -> bool:

@@ -43,7 +43,10 @@ _MIGRATIONS = (
     );
     CREATE INDEX attempts_open ON attempts (phase) WHERE phase <> 'closed';
     """,
-    queue.SCHEMA,
+    f"""
+    CREATE INDEX attempts_decided ON attempts (ended) WHERE phase = 'closed' AND decision IS NOT NULL;
+    {queue.SCHEMA}
+    """,
 )
 
 
@@ -199,13 +202,13 @@ class Journal:
         rows = self.db.execute("SELECT * FROM attempts WHERE phase<>'closed' ORDER BY id")
         return [_attempt(row) for row in rows]
 
-    def decided_since(self, moment: float) -> list[Attempt]:
-        """Return the closed runs with a decision that ended since a moment (seconds since the epoch), oldest first."""
+    def decided_since(self, moment: float) -> list[int]:
+        """Return the rows of the closed runs with a decision that ended since a moment (epoch seconds), in order of that."""
         rows = self.db.execute(
-            "SELECT * FROM attempts WHERE phase='closed' AND decision IS NOT NULL AND COALESCE(ended, first_seen)>? ORDER BY id",
+            "SELECT id FROM attempts WHERE phase='closed' AND decision IS NOT NULL AND ended>? ORDER BY ended",
             (moment,),
         )
-        return [_attempt(row) for row in rows]
+        return [int(row[0]) for row in rows]
 
     def end(self, attempt: Attempt, now: float, state: str, *, by_slurm: bool) -> Attempt:
         """Record that a run ended and how, the first time it is seen."""

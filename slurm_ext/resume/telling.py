@@ -20,9 +20,19 @@ BACK_S = 86_400.0
 BUDGET = "budget."
 
 
-def facts(journal: Journal, now: float) -> list[Fact]:
-    """Return what there is to tell of the jobs that were decided about within a day; the same again each time."""
-    return [fact for attempt in journal.decided_since(now - BACK_S) for fact in of_attempt(attempt)]
+class Teller:
+    """Asks one journal; what was read once of a run that is closed is not read again."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._known: dict[int, tuple[Fact, ...]] = {}
+
+    def facts(self, now: float) -> list[Fact]:
+        """Return what there is to tell of the runs that were decided about within a day; the same again each time."""
+        rows = self.journal.decided_since(now - BACK_S)
+        before = self._known
+        self._known = {row: before[row] if row in before else tuple(of_attempt(self.journal.get(row))) for row in rows}
+        return [fact for row in rows for fact in self._known[row]]
 
 
 def of_attempt(attempt: Attempt) -> Iterable[Fact]:

@@ -53,7 +53,7 @@ def config_path(lab: Lab) -> Path:
 def configure(lab: Lab, section: str = "burnin", **keys: object) -> None:
     """Set some keys of a section and push them to the nodes."""
     data = yaml.safe_load(config_path(lab).read_text())
-    data[section].update(keys)
+    data.setdefault(section, {}).update(keys)
     config_path(lab).write_text(yaml.safe_dump(data))
     fmslurm(lab, "config", "push")
 

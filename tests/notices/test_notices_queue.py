@@ -16,7 +16,7 @@ from slurm_ext.errors import LackingError
 from slurm_ext.notices import policy
 from slurm_ext.notices.kinds import FOLD_S
 from slurm_ext.notices.model import FOLDED, LOST, NOTICE, PAGE, SENT, WAITING, Sent
-from slurm_ext.notices.queue import DAY_S, FACTS_MAX, TRAIL, Queue
+from slurm_ext.notices.queue import DAY_S, FACTS_MAX, SCHEMA, TRAIL, Queue
 from slurm_ext.resume import journal as journal_module
 from slurm_ext.resume.journal import Journal
 
@@ -191,7 +191,7 @@ def test_a_journal_of_before_is_taken_over(tmp_path: Path, monkeypatch: pytest.M
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans(), st.integers(0, 100)), max_size=40))
 def test_each_key_is_told_once_whatever_the_order(told: list[tuple[str, bool, int]]) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.executescript(journal_module._MIGRATIONS[1])
+        db.executescript(SCHEMA)
         waits = Queue(db)
         now = AT
         for name, folds, pause in told:

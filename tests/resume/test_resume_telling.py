@@ -57,7 +57,8 @@ CASES = [
 @pytest.mark.parametrize(("action", "rule", "outcome", "dry_run", "told"), CASES)
 def test_what_is_told(action: str, rule: str, outcome: str, dry_run: bool, told: list[str], journal: Journal) -> None:
     decided(journal, action, rule, outcome=outcome, dry_run=dry_run)
-    facts = telling.facts(journal, time.time())
+    teller = telling.Teller(journal)
+    facts = teller.facts(time.time())
     assert [fact.kind for fact in facts] == told
     assert all(fact.kind in KINDS for fact in facts)
     assert all(fact.dry_run == dry_run for fact in facts)
@@ -67,15 +68,15 @@ def test_what_is_told(action: str, rule: str, outcome: str, dry_run: bool, told:
         assert "xid-79 on n2" in fact.why
         assert (fact.where, fact.job) == ("job 7", "7")
         assert all(line.isprintable() for line in fact.lines)
-    assert telling.facts(journal, time.time()) == facts  # the same again: the queue knows what it told
+    assert teller.facts(time.time()) == facts  # the same again: the queue knows what it told
 
 
 def test_nothing_is_told_before_it_is_carried_out(journal: Journal) -> None:
     attempt = decided(journal, HOLD, "budget.infra", closed=False)
-    assert telling.facts(journal, time.time()) == []
+    assert telling.Teller(journal).facts(time.time()) == []
     journal.finish(attempt, HOLD)
-    assert len(telling.facts(journal, time.time())) == 2
-    assert telling.facts(journal, time.time() + 2 * telling.BACK_S) == []
+    assert len(telling.Teller(journal).facts(time.time())) == 2
+    assert telling.Teller(journal).facts(time.time() + 2 * telling.BACK_S) == []
 
 
 def test_each_run_of_a_job_and_each_job_of_an_id_is_told(journal: Journal) -> None:
@@ -88,5 +89,5 @@ def test_each_run_of_a_job_and_each_job_of_an_id_is_told(journal: Journal) -> No
             attempt, cause, Decision(REQUEUE, "r", "advice.r"), dry_run=False, log_end=0, log_mark=""
         )
         journal.finish(attempt, REQUEUE)
-        keys = [fact.key for fact in telling.facts(journal, time.time())]
+        keys = [fact.key for fact in telling.Teller(journal).facts(time.time())]
     assert len(set(keys)) == 3
