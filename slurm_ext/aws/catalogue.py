@@ -2,6 +2,8 @@
 
 Standard library only: the gate compares a node with its row. A figure of 0 means that no public source gives it, and
 nothing is compared with it. `efa_devices` is the most the type can have: a launch template may attach fewer.
+`fmslurm gres check --ec2` holds the rows against DescribeInstanceTypes. How many network nodes EC2 tells of a type, and how
+many instances an UltraServer has, is in topology_types.py; EFA names are in efa_types.py.
 """
 
 from __future__ import annotations
@@ -30,70 +32,85 @@ class InstanceType(NamedTuple):
     arch: str
     checked_on: str
     source: str
+    network_cards: int = 0
+    #: GPUs by socket, in the order of their device files; empty where nobody published it. Each socket is one NUMA node.
+    gpus_by_socket: tuple[int, ...] = ()
+    split_source: str = ""
 
+
+_CAPTURE = "hwloc capture of the type in aws/aws-ofi-nccl tests/unit/fixtures/topology (a090e25), read 2026-11-30"
 
 #: Sockets and cores are the processors' own shape (`lscpu`), which Slurm's node line repeats.
 CATALOGUE: dict[str, InstanceType] = {
     row.name: row
     for row in (
         InstanceType(
-            "p4d.24xlarge", 96, 1_179_648, 2, 24, 2, 8, "a100", 40_960, 4, 8, 1000, 8, "x86_64", "2026-08-22", _EC2
+            "p4d.24xlarge",
+            *(96, 1_179_648, 2, 24, 2, 8, "a100", 40960, 4, 8, 1000, 8, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=4,
+            gpus_by_socket=(4, 4),
+            split_source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml",
         ),
         InstanceType(
-            "p4de.24xlarge", 96, 1_179_648, 2, 24, 2, 8, "a100", 81_920, 4, 8, 1000, 8, "x86_64", "2026-08-22", _EC2
+            "p4de.24xlarge",
+            *(96, 1_179_648, 2, 24, 2, 8, "a100", 81920, 4, 8, 1000, 8, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=4,
+            gpus_by_socket=(4, 4),
+            split_source="aws/aws-ofi-nccl topology/p4de-24xl-topo.xml",
         ),
         InstanceType(
-            "p5.4xlarge", 16, 262_144, 1, 8, 2, 1, "h100", 81_920, 1, 1, 3800, 1, "x86_64", "2026-08-22", _EC2
+            "p5.4xlarge",
+            *(16, 262_144, 1, 8, 2, 1, "h100", 81920, 1, 1, 3800, 1, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=1,
+            gpus_by_socket=(1,),
+            split_source="one socket",
         ),
         InstanceType(
-            "p5.48xlarge", 192, 2_097_152, 2, 48, 2, 8, "h100", 81_920, 32, 8, 3800, 8, "x86_64", "2026-08-22", _EC2
+            "p5.48xlarge",
+            *(192, 2_097_152, 2, 48, 2, 8, "h100", 81920, 32, 8, 3800, 8, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=32,
+            gpus_by_socket=(4, 4),
+            split_source="SageMaker HyperPod developer guide, topology: two buses, each a CPU and four GPUs",
         ),
         InstanceType(
-            "p5e.48xlarge", 192, 2_097_152, 2, 48, 2, 8, "h200", 144_384, 32, 8, 3800, 8, "x86_64", "2026-08-22", _EC2
+            "p5e.48xlarge",
+            *(192, 2_097_152, 2, 48, 2, 8, "h200", 144_384, 32, 8, 3800, 8, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=32,
         ),
         InstanceType(
-            "p5en.48xlarge", 192, 2_097_152, 2, 48, 2, 8, "h200", 144_384, 16, 8, 3800, 8, "x86_64", "2026-08-22", _EC2
+            "p5en.48xlarge",
+            *(192, 2_097_152, 2, 48, 2, 8, "h200", 144_384, 16, 8, 3800, 8, "x86_64", "2026-08-22"),
+            _EC2,
+            network_cards=16,
+            gpus_by_socket=(4, 4),
+            split_source=_CAPTURE,
         ),
         InstanceType(
             "p6-b200.48xlarge",
-            192,
-            2_097_152,
-            2,
-            48,
-            2,
-            8,
-            "b200",
-            183_359,
-            8,
-            8,
-            3800,
-            8,
-            "x86_64",
-            "2026-08-22",
+            *(192, 2_097_152, 2, 48, 2, 8, "b200", 183_359, 8, 8, 3800, 8, "x86_64", "2026-08-22"),
             _EC2,
+            network_cards=8,
+            gpus_by_socket=(4, 4),
+            split_source=_CAPTURE,
         ),
         InstanceType(
             "p6-b300.48xlarge",
-            192,
-            4_194_304,
-            2,
-            48,
-            2,
-            8,
-            "b300",
-            275_040,
-            16,
-            8,
-            3800,
-            8,
-            "x86_64",
-            "2026-08-22",
+            *(192, 4_194_304, 2, 48, 2, 8, "b300", 275_040, 16, 8, 3800, 8, "x86_64", "2026-08-22"),
             _EC2,
+            network_cards=17,
+            gpus_by_socket=(4, 4),
+            split_source=_CAPTURE,
         ),
         InstanceType(
             "p6e-gb200.36xlarge",
             *(144, 983_040, 2, 72, 1, 4, "gb200", 0, 16, 0, 0, 72, "aarch64", "2026-08-22"),
             "aws/aws-parallelcluster#6930 and NVIDIA/aicr#1256; disk count and GPU memory have no public source",
+            network_cards=17,
         ),
     )
 }
