@@ -37,6 +37,8 @@ EC2_SPOT = f"{_AWS}/AWSEC2/latest/UserGuide/spot-instance-termination-notices.ht
 EC2_STORE = f"{_AWS}/AWSEC2/latest/UserGuide/InstanceStorage.html"
 EC2_TYPES = f"{_AWS}/ec2/latest/instancetypes/ac.html"
 EC2_GPU_SETTINGS = f"{_AWS}/AWSEC2/latest/UserGuide/optimize_gpu.html"
+EC2_PROCESSOR = f"{_AWS}/AWSEC2/latest/UserGuide/processor_state_control.html"
+EC2_ROUTES = f"{_AWS}/vpc/latest/userguide/VPC_Route_Tables.html"
 EC2_TIME = f"{_AWS}/AWSEC2/latest/UserGuide/set-time.html"
 FSX = f"{_AWS}/fsx/latest/LustreGuide/troubleshooting.html"
 FSX_EFA = f"{_AWS}/eks/latest/userguide/fsx-csi-tuning-efa.html"
@@ -72,7 +74,7 @@ CHRONY = "https://chrony-project.org/doc/latest/chronyc.html"
 SEEN = frozenset(
     (
         *(XID, PAGE_RETIREMENT, PERSISTENCE, FABRIC_MANAGER, IMEX, CUDA_COMPATIBILITY, DCGM),
-        *(EFA, EFA_NCCL, EFA_METRICS, EC2_EVENTS, FSX_EFA, PARALLELCLUSTER),
+        *(EFA, EFA_NCCL, EFA_METRICS, EC2_EVENTS, EC2_PROCESSOR, FSX_EFA, PARALLELCLUSTER),
         *(LUSTRE_HEALTH, LUSTRE_EVICTION, LUSTRE_RECOVERY),
     )
 )

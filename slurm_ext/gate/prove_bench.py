@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_ext.aws import catalogue
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import local, smi
+from slurm_ext.gate import local, smi, system_idle
 from slurm_ext.gate.local import Look
 from slurm_ext.gate.probes import EPILOG, PROLOG
 from slurm_ext.typed import Any
@@ -72,6 +72,11 @@ _GPU = {
     "remapped_rows.failure": "No",
     "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": "No",
 }
+#: As /proc/net/route shows a node's way out of its subnet.
+_ROUTE = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+ens32\t00000000\t0100000A\t0003\t0\t0\t512\t00000000\t0\t0\t0
+ens32\t0000000A\t00000000\t0001\t0\t0\t512\t00FFFFFF\t0\t0\t0
+"""
 _LINKS, _SPEED = 18, "26.562 GB/s"
 
 
@@ -106,6 +111,8 @@ class Bench:
         self._answer_all()
         # A process list that is whole: then it is known that no job is here.
         self.process(1, "systemd", "S")
+        self.write(system_idle.ROUTES, _ROUTE)
+        self.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
         self._undo.clear()  # so far nothing is a fixture's
         self.kept: Mapping[str, Mapping[str, Any]] = {}
         self.baseline: dict[str, dict[str, Any]] = {}

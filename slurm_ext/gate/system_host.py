@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from slurm_ext.aws.catalogue import HostShape
-from slurm_ext.gate import host_rules, read_small
+from slurm_ext.gate import host_rules, read_small, system_idle
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import HEALTH, Here
 from slurm_ext.gate.process_rules import Jobs
@@ -47,6 +47,7 @@ def judge(here: Here, seen: Seen, shape: HostShape | None, jobs: Jobs, subjects:
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= SETTLED_S:
             items += host_rules.judge_load(files.text("proc/loadavg", 256) or "", want, jobs) or []
         items += machine_checks(files.text("proc/interrupts", 8 << 20) or "")
+        items += system_idle.look(files, shape)
     return items
 
 

@@ -28,6 +28,7 @@ _MOUNTS = ("fs.read-only", "fs.not-mounted", "lustre.", "lnet.")
 _DISKS = ("disk.nvme-", "disk.dead", "disk.read-only", "disk.offline")
 
 SOURCES: tuple[Source, ...] = (
+    Source("sys/devices/system/cpu/cpu0/cpufreq", "host.cpu-governor-unreadable", ("host.cpu-governor",)),
     Source("sys/devices/system/cpu/", "host.cpus-unreadable", _CPUS),
     Source("sys/devices/system/node/", "host.cpus-unreadable", _CPUS),
     Source("proc/meminfo", "host.memory-unreadable", ("host.memory-", "host.swapped", "efa.huge-pages-taken")),
@@ -43,6 +44,8 @@ SOURCES: tuple[Source, ...] = (
     Source("sys/fs/cgroup", "cgroup.unreadable", ("process.leftover", "cgroup.leftover")),
     Source("proc/loadavg", "host.load-unreadable", ("host.load",)),
     Source("proc/interrupts", "host.machine-checks-unreadable", ("host.machine-checks",)),
+    Source("proc/net/", "network.unreadable", ("network.no-default-route", "network.link-down")),
+    Source("sys/class/net/", "network.unreadable", ("network.link-down",)),
     Source("proc/sys/kernel/random/boot_id", "host.boot-id-unreadable"),
     Source("/", "disk.space-unreadable", ("disk.full", "disk.no-inodes", "disk.nearly-full-", "disk.shm-")),
 )

@@ -91,6 +91,8 @@ STRIPE_OF_7 = MDSTAT.replace(" nvme8n1[7]", "")
 MIRROR = "Personalities : [raid1]\nmd1 : active raid1 nvme2n1[1] nvme1n1[0]\n      1000 blocks super 1.2 [2/1] [U_]\n"
 DEEP = {"start_ticks": 100, "wchan": "nv_wait_for_gsp"}
 
+WAY_OUT = "ens32\t00000000\t0100000A\t0003\t0\t0\t512\t00000000\t0\t0\t0\n"
+
 #: Files changed -> phase, id, verdict, target, action.
 BAD = [
     ({f"{CPU}/online": "0-95\n"}, "prolog", ("host.cpu-count", WARN, "node", "warn")),
@@ -123,6 +125,22 @@ BAD = [
     ({"proc/mdstat": MIRROR}, "prolog", ("raid.degraded", WARN, "disk:md1", "warn")),
     ({"proc/mdstat": MDSTAT.replace("[7]", "[7](F)")}, "prolog", ("raid.broken", WARN, "disk:md0", "replace")),
     ({"proc/mdstat": MDSTAT.replace("[7]", "[7](F)")}, "health", ("raid.broken", FAIL, "disk:md0", "replace")),
+    (
+        {"proc/mdstat": MDSTAT.replace("active raid0", "activ")},
+        "prolog",
+        ("probe.output-cut", UNKNOWN, "node", "none"),
+    ),
+    (
+        {"proc/net/route": "Iface\tDestination\tGateway\n"},
+        "health",
+        ("network.no-default-route", WARN, "node", "warn"),
+    ),
+    (
+        {"proc/net/route": f"Iface\tDestination\n{WAY_OUT}", "sys/class/net/ens32/operstate": "down\n"},
+        "health",
+        ("network.link-down", WARN, "nic:ens32", "warn"),
+    ),
+    ({f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave\n"}, "health", ("host.cpu-governor", WARN, "node", "warn")),
     ({"proc/mdstat": "no such thing\n"}, "health", ("raid.unreadable", UNKNOWN, "node", "none")),
     (mount_line("rw", "ro"), "prolog", ("fs.read-only", FAIL, "fs:/", "reboot")),
     (mount_line("ro", "ro", "/data") | {"etc/fstab": "/dev/x /data ext4 rw 0 0\n"}, "health",
