@@ -2,8 +2,9 @@
 
 Never by user (another job of the same user may run here) and never by the text of a process table. The paths are slurmd's:
 `system.slice/[NODE_]slurmstepd.scope/job_N/step_M/user/task_K` (slurm.schedmd.com/cgroup_v2.html), and with cgroup v1
-`CONTROLLER/slurm[_NODE]/uid_U/job_N/step_M/task_K` (slurm.schedmd.com/cgroups.html). slurmstepd itself lies beside `user`
-and above `task_K`, and is let be; so are this hook and its ancestors, which are in the job's cgroup with PrologFlags=RunInJob.
+`CONTROLLER/slurm[_NODE]/uid_U/job_N/step_M/task_K` (slurm.schedmd.com/cgroups.html); proctrack's own, the freezer, has no tasks: a
+step's programs lie in `step_M`, and slurmstepd in `job_N` (seen on 22.05.8). slurmstepd itself lies beside `user` and above
+`task_K`, and is let be, wherever it is; so are this hook and its ancestors, which are in the job's cgroup with PrologFlags=RunInJob.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _members(trees: Iterable[str]) -> Iterator[int]:
             if looked > FOLDERS_MAX:
                 return
             parts = folder[len(tree) :].split("/")
-            if len(parts) < 3 or "cgroup.procs" not in files or not _is_programs(parts):
+            if "cgroup.procs" not in files or not _is_programs(parts, is_freezer="/freezer/" in tree):
                 continue
             try:
                 with open(os.path.join(folder, "cgroup.procs"), encoding="ascii", errors="replace") as stream:
@@ -113,9 +114,11 @@ def _members(trees: Iterable[str]) -> Iterator[int]:
                     yield int(word)
 
 
-def _is_programs(parts: list[str]) -> bool:
+def _is_programs(parts: list[str], *, is_freezer: bool) -> bool:
     """Say whether a folder below `job_N` (`['', 'step_0', 'user', 'task_0']`) holds a job's programs, not Slurm's own."""
-    return parts[1].startswith("step_") and (parts[2] == "user" or parts[2].startswith("task_"))
+    if len(parts) < 2 or not parts[1].startswith("step_"):
+        return False
+    return parts[2] == "user" or parts[2].startswith("task_") or is_freezer if len(parts) > 2 else is_freezer
 
 
 def _one(root: str, job: HookJob, pid: int, kill: bool) -> Left | None:
@@ -129,6 +132,8 @@ def _one(root: str, job: HookJob, pid: int, kill: bool) -> Left | None:
         # From here on the descriptor means this process, whoever gets its number later (pidfd_open(2)).
         descriptor = os.pidfd_open(pid)
         if start_ticks(pid) != start or not _is_member(root, job, pid):
+            return None
+        if _is_slurms(pid):
             return None
         state, held = _state(pid), _gpus(pid)
         if kill:
@@ -152,6 +157,16 @@ def _is_member(root: str, job: HookJob, pid: int) -> bool:
     except OSError:
         return False
     return any(f"/job_{job.job_id}/step_" in line and "slurm" in line.partition("/job_")[0] for line in lines)
+
+
+def _is_slurms(pid: int) -> bool:
+    """Say whether a process is a slurmstepd: by its name, which anybody may choose, and its real user, which nobody may."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:
+            told = dict(line.partition(":")[::2] for line in stream.read(8192).splitlines())
+    except OSError:
+        return False
+    return told.get("Name", "").strip() == "slurmstepd" and told.get("Uid", "").split()[:1] == ["0"]
 
 
 def _state(pid: int) -> str:

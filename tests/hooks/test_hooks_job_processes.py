@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def was_ended(child: subprocess.Popen[bytes]) -> bool:
         f"{V2_NODE}/job_77/step_0/user/task_0",
         f"{V1}/job_77/step_0/task_0",
         "freezer/slurm_n0/uid_0/job_77/step_batch/task_0",
+        "freezer/slurm_n0/uid_0/job_77/step_batch",  # proctrack/cgroup of version 1 makes no folders of tasks
+        "freezer/slurm_n0/uid_0/job_77/step_batch/made/by/a/program",
     ],
 )
 def test_what_is_in_the_jobs_cgroup_is_ended(machine, cgroup):
@@ -90,8 +93,10 @@ def test_what_is_in_the_jobs_cgroup_is_ended(machine, cgroup):
         (f"{V2}/job_770/step_0/user/task_0", ""),
         (f"{V2}/job_77/step_0/slurm", ""),  # slurmstepd
         (f"{V2}/job_77", ""),
-        (f"{V1}/job_77/step_0", ""),
+        ("memory/slurm/uid_0/job_77/step_0", ""),  # slurmstepd, there
         ("freezer/slurm/uid_1000/job_77/step_0/task_0", ""),
+        ("freezer/slurm_n0/uid_0/job_77", ""),  # slurmstepd's, there
+        ("freezer/slurm_n0/uid_0/job_78/step_batch", ""),
         ("user.slice/user-0.slice/session-1.scope", ""),
         (
             f"{V2}/job_78/step_0/user/task_0",
@@ -111,6 +116,21 @@ def test_of_several_slurmds_on_one_machine_only_the_nodes_own_tree_counts(machin
     machine.process("system.slice/n1_slurmstepd.scope/job_77/step_0/user/task_0")
     machine.process(f"{V2}/job_77/step_0/user/task_0")
     assert list(machine.end()) == [mine.pid]
+
+
+def test_a_slurmstepd_is_spared_wherever_it_lies(machine):
+    """Seen where a controller moved it: by its name and root's, both, since a name is anybody's to choose."""
+    named = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'slurmstepd'); print(1, flush=True); sys.stdin.read()"
+    plays = f"import os; os.setresuid(54321, 0, 0); {named}"
+    for code, spared in ((named, True), (plays, False)):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+            assert child.stdout.readline() == b"1\n"
+            machine.member(child.pid, f"{V2}/job_77/step_0/user/task_0", listed=f"{V2}/job_77/step_0/user/task_0")
+            assert (child.pid not in machine.end()) == spared
+            assert (child.poll() is None) == spared or was_ended(child)
+            if child.poll() is None:
+                child.communicate(b"")
 
 
 def test_the_hook_itself_and_who_started_it_are_spared(machine):
