@@ -35,7 +35,9 @@ OWN: tuple[Check, ...] = (
         "unknown",
         cost=_SMI,
     ),
-    Check("gpu.list-incomplete", "nvidia-smi counts more GPUs than it describes", "unknown", cost=_SMI),
+    Check(
+        "gpu.list-incomplete", "nvidia-smi counts more GPUs than it describes, or lists one twice", "unknown", cost=_SMI
+    ),
     Check("gpu.probe-output-cut", "nvidia-smi's answer ends too early", "unknown", cost=_SMI),
     Check("gpu.inforom-corrupt", "nvidia-smi warns that an infoROM is corrupted", "warn, replace", cost=_SMI),
     Check("gpu.ecc-uncorrected", "uncorrected ECC errors since the driver loaded", "fail, reset-gpu", cost=_SMI),

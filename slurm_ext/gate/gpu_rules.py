@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from slurm_ext.gate import gpu_corrected, gpu_growth, gpu_set_limits, xid
 from slurm_ext.gate.model import Gpu, Judged, Smi, judged
-from slurm_ext.gate.smi import is_blank, pci_address
+from slurm_ext.gate.smi import is_blank, listed_twice, pci_address
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, one_line
 
@@ -118,6 +118,9 @@ def _counted(smi: Smi, expected: int | None, *, told: bool) -> list[Judged]:
     if not smi.complete:
         return [] if smi.timed_out else [judged(UNKNOWN, "gpu.probe-output-cut", "node", "none", "the output is cut")]
     listed = len(smi.gpus)
+    if twice := listed_twice(smi.gpus):
+        # One of the two rows is another GPU's, and nobody knows which.
+        return [judged(UNKNOWN, "gpu.list-incomplete", "node", "none", f"{twice} is listed twice")]
     if smi.attached is not None and listed != smi.attached and not smi.excerpt:
         line = f"{smi.attached} GPUs are attached, {listed} are described"
         return [judged(UNKNOWN, "gpu.list-incomplete", "node", "none", line)]

@@ -94,7 +94,7 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning(
         "gpu.list-incomplete",
-        "nvidia-smi says how many GPUs are attached and lists fewer.",
+        "nvidia-smi says how many GPUs are attached and lists fewer, or lists one of them twice.",
         "none",
         UNKNOWN,
         (page.NVIDIA_SMI,),

@@ -120,6 +120,29 @@ def count(text: str | None) -> int | None:
     return sign * int(digits) if digits and len(digits) <= 18 else None
 
 
+def tally(text: str | None) -> int | None:
+    """Return a number of events; None also for what is below zero, by which tools say that they do not know."""
+    number = count(text)
+    return number if number is not None and number >= 0 else None
+
+
+def word(text: str | None) -> str | None:
+    """Return a word of nvidia-smi as it stands; None for N/A, for an unsupported field, and for no field."""
+    said = (text or "").strip().strip("[]")
+    if not said or said.upper() in ("N/A", "ERR!") or said in _TROUBLE:
+        return None
+    return (
+        None
+        if said.lower() in ("not supported", "unknown error", "requested functionality has been deprecated")
+        else said
+    )
+
+
+def is_undecided(text: str | None, means: Callable[[str | None], object]) -> bool:
+    """Return whether a value was meant to say something that nobody can read: an error, or a word of another form."""
+    return text in _ERRORS or (word(text) is not None and means(text) is None)
+
+
 def pci_address(text: str) -> str:
     """Return `00000000:B9:00.0` or `0000:B9:00` as targets have it, or nothing where it is no address."""
     if len(text) == 16 and text[8] == text[11] == ":" and text[13] == "." and _HEX.issuperset(text[:8] + text[9:11]):
@@ -179,7 +202,7 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         mig=flag(get("mig.mode.current")),
         recovery=word(get("gpu_recovery_action"))
         or reset_word(get("reset_status.reset_required"), get("reset_status.drain_and_reset_recommended")),
-        ecc_uncorrected=count(get("ecc.errors.uncorrected.volatile.total")),
+        ecc_uncorrected=tally(get("ecc.errors.uncorrected.volatile.total")),
         sram_threshold=flag(get(_SRAM_THRESHOLD)),
         remap_pending=flag(get("remapped_rows.pending")),
         remap_failure=flag(get("remapped_rows.failure")),
@@ -198,16 +221,16 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         uuid=word(get("uuid", get("gpu_uuid"))) or "",
         driver=word(get("driver_version")) or "",
         vbios=word(get("vbios_version")) or "",
-        ecc_corrected=count(get("ecc.errors.corrected.volatile.total")),
-        remapped_corrected=count(get("remapped_rows.correctable")),
-        remapped_uncorrected=count(get("remapped_rows.uncorrectable")),
+        ecc_corrected=tally(get("ecc.errors.corrected.volatile.total")),
+        remapped_corrected=tally(get("remapped_rows.correctable")),
+        remapped_uncorrected=tally(get("remapped_rows.uncorrectable")),
         sw_thermal_us=count(get(_COUNTERS + "sw_thermal_slowdown")),
         sw_power_us=count(get(_COUNTERS + "sw_power_cap")),
         tlimit_c=count(get("temperature.gpu.tlimit")),
         memory_used_mib=count(get("memory.used")),
         trouble=trouble_of(row.values()),
         errors=sum(row.get(name) in _ERRORS for name in _HEALTH),
-        undecided=tuple(name for name in _DECIDE if row.get(name) in _ERRORS),
+        undecided=tuple(name for name, means in _DECIDE.items() if is_undecided(row.get(name), means)),
         slowed=_slowed(get),
         ecc_off=get("ecc.mode.current") == "Disabled",
         fabric_health=word(get("fabric.health.summary")) or "",
@@ -246,13 +269,13 @@ def _slowed(get: Callable[[str], str | None]) -> str:
 
 
 #: Values that convict a GPU: of one that cannot be read nobody knows whether the GPU is well.
-_DECIDE = (
-    "ecc.errors.uncorrected.volatile.total",
-    "remapped_rows.failure",
-    "gpu_recovery_action",
-    _SRAM_THRESHOLD,
-    *GROUPS["fabric"],
-)
+_DECIDE: Mapping[str, Callable[[str | None], object]] = {
+    "ecc.errors.uncorrected.volatile.total": tally,
+    "remapped_rows.failure": flag,
+    "gpu_recovery_action": word,
+    _SRAM_THRESHOLD: flag,
+    **dict.fromkeys(GROUPS["fabric"], word),
+}
 _HEALTH = (
     *_DECIDE,
     "remapped_rows.pending",
@@ -271,18 +294,6 @@ def trouble_of(values: object) -> str:
                 if said in value[:40]:
                     return said
     return ""
-
-
-def word(text: str | None) -> str | None:
-    """Return a word of nvidia-smi as it stands; None for N/A, for an unsupported field, and for no field."""
-    said = (text or "").strip().strip("[]")
-    if not said or said.upper() in ("N/A", "ERR!") or said in _TROUBLE:
-        return None
-    return (
-        None
-        if said.lower() in ("not supported", "unknown error", "requested functionality has been deprecated")
-        else said
-    )
 
 
 def low_power(pstate: str | None) -> bool | None:
@@ -321,6 +332,7 @@ def quiet(smi: Smi, *, expected_gpus: int | None) -> bool:
         and len(smi.gpus) >= (expected_gpus or 1)
         and smi.attached in (None, len(smi.gpus))
         and all(_quiet(gpu) for gpu in smi.gpus)
+        and not listed_twice(smi.gpus)
         and len({(gpu.app_clock_mhz, gpu.app_memory_mhz, gpu.power_limit_w) for gpu in smi.gpus}) == 1
     )
 
@@ -328,6 +340,16 @@ def quiet(smi: Smi, *, expected_gpus: int | None) -> bool:
 def is_blank(gpu: Gpu) -> bool:
     """Return whether a GPU was asked for all that decides, and not even its name, address and driver came back."""
     return gpu.remap_seen and not (gpu.uuid or gpu.pci or gpu.driver) and gpu.ecc_uncorrected is None
+
+
+def listed_twice(gpus: Sequence[Gpu]) -> str:
+    """Return the UUID or address that two GPUs of a list have, nothing where all have their own."""
+    seen: set[str] = set()
+    for name in [name for gpu in gpus for name in (gpu.uuid, gpu.pci) if name]:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
 
 
 def _quiet(gpu: Gpu) -> bool:
@@ -343,7 +365,15 @@ def _quiet(gpu: Gpu) -> bool:
         and gpu.fabric_state in ("", "Completed", "Not Supported")
         and gpu.fabric_status in ("", "Success")
         and (gpu.tlimit_c is None or gpu.tlimit_c > 0)
-        and not (gpu.trouble or gpu.errors or gpu.slowed or gpu.ecc_off or gpu.fabric_health or gpu.held_by_set_clock)
+        and not (
+            gpu.trouble
+            or gpu.errors
+            or gpu.undecided
+            or gpu.slowed
+            or gpu.ecc_off
+            or gpu.fabric_health
+            or gpu.held_by_set_clock
+        )
         and (gpu.ecc_corrected or 0) < MANY_CORRECTED
         and (gpu.app_clock_mhz or 0) >= (gpu.app_clock_default_mhz or 0)
         and (gpu.app_memory_mhz or 0) >= (gpu.app_memory_default_mhz or 0)

@@ -7,10 +7,22 @@ field names: nvsmi_device_v11..v13.dtd. The live gate asks for CSV and does not 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from slurm_ext.gate.model import Gpu, Smi
-from slurm_ext.gate.smi import SLOWED, count, flag, low_power, pci_address, reset_word, time_s, trouble_of, word
+from slurm_ext.gate.smi import (
+    SLOWED,
+    count,
+    flag,
+    is_undecided,
+    low_power,
+    pci_address,
+    reset_word,
+    tally,
+    time_s,
+    trouble_of,
+    word,
+)
 
 #: nvidia-smi nests five deep; what goes deeper is none of its answers.
 _DEPTH_MAX = 16
@@ -85,13 +97,13 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         return next((fields[name] for name in names if name in fields), None)
 
     uncorrected = [
-        count(value)
+        tally(value)
         for name, value in fields.items()
         if re.match(r"ecc_errors/volatile/.*uncorrectable", name) and "mig_device" not in name
     ]
     known = [value for value in uncorrected if value is not None]
     corrected = [
-        count(value)
+        tally(value)
         for name, value in fields.items()
         if re.match(r"ecc_errors/volatile/.*(?<!un)correctable|ecc_errors/volatile/single_bit/total", name)
         and "mig_device" not in name
@@ -134,7 +146,7 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         memory_used_mib=count(fields.get("fb_memory_usage/used")),
         trouble=trouble_of(fields.values()),
         errors=sum(fields.get(name) in _ERRORS for name in _HEALTH),
-        undecided=tuple(name for name in _DECIDE if fields.get(name) in _ERRORS),
+        undecided=tuple(name for name, means in _DECIDE.items() if is_undecided(fields.get(name), means)),
         sw_power_cap=_reason(fields, "sw_power_cap"),
         slowed=next((why for name, why in SLOWED if _reason(fields, name)), ""),
         repair_pending=flag(fields.get("ecc_errors/channel_repair_pending"))
@@ -173,13 +185,17 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
 
 _ERRORS = ("Unknown Error", "[Unknown Error]", "ERR!", "GPU access blocked by the operating system")
 #: Values that convict a GPU, by every name that a release gave them.
-_DECIDE = (
-    *("ecc_errors/volatile/sram_uncorrectable", "ecc_errors/volatile/dram_uncorrectable"),
-    *("ecc_errors/volatile/sram_uncorrectable_parity", "ecc_errors/volatile/sram_uncorrectable_sec_ded"),
-    *("ecc_errors/aggregate/sram_threshold_exceeded", "ecc_errors/unrepairable_memory", "gpu_recovery_action"),
-    *("remapped_rows/remapped_row_failure", "remapped_rows/remapping_failure_occurred"),
-    *("fabric/state", "fabric/status"),
-)
+_DECIDE: Mapping[str, Callable[[str | None], object]] = {
+    "ecc_errors/volatile/sram_uncorrectable": tally,
+    "ecc_errors/volatile/dram_uncorrectable": tally,
+    "ecc_errors/volatile/sram_uncorrectable_parity": tally,
+    "ecc_errors/volatile/sram_uncorrectable_sec_ded": tally,
+    "ecc_errors/aggregate/sram_threshold_exceeded": flag,
+    "ecc_errors/unrepairable_memory": flag,
+    "remapped_rows/remapped_row_failure": flag,
+    "remapped_rows/remapping_failure_occurred": flag,
+    **dict.fromkeys(("gpu_recovery_action", "fabric/state", "fabric/status"), word),
+}
 _HEALTH = (
     *_DECIDE,
     *("fb_memory_usage/used", "remapped_rows/pending", "remapped_rows/remapped_row_pending"),

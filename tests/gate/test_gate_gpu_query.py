@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpu_answers import HEALTHY, answer
+from gpu_answers import HEALTHY, answer, uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +64,9 @@ def test_a_refusal_that_names_no_field_of_ours_leaves_what_every_driver_knows():
                 *("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "fabric.state", "fabric.status"),
             )
         ),
+        ({"ecc.errors.uncorrected.volatile.total": "-1"}, UNKNOWN, "gpu.values-unreadable", "drain"),
+        ({"ecc.errors.uncorrected.volatile.total": "many"}, UNKNOWN, "gpu.values-unreadable", "drain"),
+        ({"remapped_rows.failure": "Perhaps"}, UNKNOWN, "gpu.values-unreadable", "drain"),
         ({"temperature.gpu.tlimit": "ERR!", "memory.used": "ERR!"}, UNKNOWN, "gpu.values-unreadable", "drain"),
         (dict.fromkeys(smi.GROUPS["counters"], "ERR!"), UNKNOWN, "gpu.values-unreadable", "drain"),
         (dict.fromkeys(HEALTHY, "[GPU requires reset]"), FAIL, "gpu.requires-reset", "reset-gpu"),
@@ -83,12 +86,25 @@ def test_one_gpu_with_other_values(cells, verdict, id_, action):
 
 
 @pytest.mark.parametrize(
-    "word", ["[N/A]", "N/A", "[Not Supported]", "[Requested functionality has been deprecated]", "", "a new word"]
+    "word", ["[N/A]", "N/A", "[Not Supported]", "[Requested functionality has been deprecated]", ""]
 )
 def test_a_value_that_is_not_there_is_never_a_fault(word):
     names = [name for name in HEALTHY if name not in ("gpu_recovery_action", "fabric.status")]
     for name in names:
         assert conclude(judge(answer(change={2: {name: word}}))).verdict == PASS, name
+
+
+def test_a_new_word_is_never_a_fault_and_where_it_decides_never_a_pass():
+    for name in HEALTHY:
+        verdict = conclude(judge(answer(change={2: {name: "a new word"}}))).verdict
+        decides = name in (
+            *("ecc.errors.uncorrected.volatile.total", "remapped_rows.failure", "gpu_recovery_action", "fabric.status"),
+            *("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",),
+        )
+        if name == "fabric.status":
+            assert verdict == FAIL  # anything but Success is an error of the registration, by NVML's own table
+        else:
+            assert verdict == (UNKNOWN if decides else PASS), name
 
 
 def test_an_old_driver_tells_what_it_knows():
@@ -121,6 +137,15 @@ def test_numbers(text, number):
 )
 def test_addresses(text, address):
     assert smi.pci_address(text) == address
+
+
+@pytest.mark.parametrize(("name", "value"), [("uuid", uuid(7)), ("pci.bus_id", "00000000:CA:00.0")])
+def test_a_gpu_that_is_listed_twice_leaves_another_unseen(name, value):
+    parsed = smi.parse_csv(answer(change={3: {name: value}}))
+    assert not smi.quiet(parsed, expected_gpus=8)
+    (found,) = gpu_rules.judge(parsed, expected_gpus=8)
+    assert (found.verdict, found.finding.id, found.finding.target) == (UNKNOWN, "gpu.list-incomplete", "node")
+    assert found.finding.evidence[0].endswith("is listed twice")
 
 
 cells = st.sampled_from(
