@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from slurm_ext import events
 from slurm_ext.config.model import Settings
 from slurm_ext.slurm import ledger, suppressed
-from slurm_ext.slurm.breaker import FIRST_BOOT, Entry, drain_limit, fleet_size
+from slurm_ext.slurm.breaker import Entry, drain_limit, drained_lately, fleet_size, hourly
 from slurm_ext.slurm.breaker_events import MORE, NO_LEDGER, OPEN
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.suppressed import Suppressed
@@ -57,17 +57,28 @@ class Breaker(NamedTuple):
     entries: tuple[Entry, ...] | None
     limit: int
     held_back: tuple[Suppressed, ...] | None  # None: the share does not say
+    used: int = 0  # nodes whose drains count, those that Slurm alone knows of among them
 
 
 def look(settings: Settings, nodes: Sequence[Node], *, now: float) -> Breaker:
-    """Return how the breaker stands; who is drained by now, whoever did it, is not held back any more."""
+    """Return how the breaker stands, by the rules of the hooks, and for a limit as it is now.
+
+    Who was drained since, whoever did it and whether or not somebody resumed it, is not held back any more.
+    """
     share = settings.site.share
     entries = ledger.entries(share)
+    also, limit = drained_lately(nodes, now=now), drain_limit(settings.drain, fleet_size(nodes))
     found = suppressed.read_all(share, now=now, timeout_s=TIMEOUT_S)
     in_use = {node.name for node in nodes if not node.drained}
-    held_back = None if found is None else tuple(one for name, one in sorted(found.items()) if name in in_use)
-    is_open = suppressed.is_open(entries, list((found or {}).values()), now=now)
-    return Breaker(is_open, entries, drain_limit(settings.drain, fleet_size(nodes)), held_back)
+    held_back = None
+    if found is not None:
+        held_back = tuple(
+            one
+            for name, one in sorted(found.items())
+            if name in in_use and not suppressed.drained_since(one, entries or (), now=now)
+        )
+    is_open = suppressed.is_open(entries, list((found or {}).values()), now=now, limit=limit, also=also)
+    return Breaker(is_open, entries, limit, held_back, 0 if entries is None else len(hourly(entries, also)[0]))
 
 
 def as_data(breaker: Breaker) -> dict[str, Any]:
@@ -76,6 +87,7 @@ def as_data(breaker: Breaker) -> dict[str, Any]:
         "open": breaker.open,
         "ledger": breaker.entries is not None,
         "limit_per_hour": breaker.limit,
+        "used": breaker.used,
         "drains": [
             {"node": entry.node, "age_s": round(entry.age_s), "budget": entry.budget} for entry in breaker.entries or ()
         ],
@@ -105,11 +117,10 @@ def words(breaker: Breaker, share: str) -> list[str]:
         return ["breaker: which nodes it held back is not known, since the share does not answer"]
     if not breaker.held_back:
         return []
-    used = len({entry.node for entry in breaker.entries if entry.budget != FIRST_BOOT})
     state = "OPEN" if breaker.open else "closed again"
     count = len(breaker.held_back)
     lines = [
-        f"breaker: {state}, {used} of {breaker.limit} drains of the last hour are used; {count} convicted"
+        f"breaker: {state}, {breaker.used} of {breaker.limit} drains of the last hour are used; {count} convicted"
         f" {'node is' if count == 1 else 'nodes are'} still in use:"
     ]
     for one in breaker.held_back[:20]:

@@ -20,6 +20,7 @@ from slurm_ext.doctor import notify
 from slurm_ext.doctor.model import Facts, KeyAge
 from slurm_ext.errors import FmslurmError
 from slurm_ext.slurm import connect, ledger, suppressed
+from slurm_ext.slurm.breaker import drain_limit, drained_lately, fleet_size
 
 #: A file server that hangs must not hang doctor.
 PROBE_S = 3.0
@@ -55,8 +56,18 @@ def collect(located: Located) -> Facts:
         if facts.share_problem is None:
             entries = ledger.entries(settings.site.share, timeout_s=PROBE_S)
             held_back = suppressed.read_all(settings.site.share, now=time.time(), timeout_s=PROBE_S) or {}
-            is_open = suppressed.is_open(entries, list(held_back.values()), now=time.time())
-            drained = {node.name for node in facts.nodes or () if node.drained}
+            nodes, now = facts.nodes or (), time.time()
+            is_open = suppressed.is_open(
+                entries,
+                list(held_back.values()),
+                now=now,
+                limit=drain_limit(settings.drain, fleet_size(nodes)) if nodes else None,
+                also=drained_lately(nodes, now=now),
+            )
+            drained = {node.name for node in nodes if node.drained}
+            drained |= {
+                name for name, one in held_back.items() if suppressed.drained_since(one, entries or (), now=now)
+            }
             facts = facts._replace(
                 ledger=entries is not None,
                 held_back=tuple(sorted(name for name in held_back if is_open and name not in drained)),

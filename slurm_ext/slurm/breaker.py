@@ -96,6 +96,17 @@ def drained_lately(nodes: Iterable[Node], *, now: float) -> frozenset[str]:
     )
 
 
+def hourly(ledger: Iterable[Entry], also: Collection[str] = (), *, but: str = "") -> tuple[set[str], set[str]]:
+    """Return the nodes whose drains count for the hour, and those drained at their first job since boot; `but` is left out.
+
+    `also` names nodes that were drained though the ledger need not say so.
+    """
+    others = [entry for entry in ledger if entry.node != but and entry.age_s < WINDOW_S]
+    counted = {entry.node for entry in others if entry.budget != FIRST_BOOT}
+    booted = {entry.node for entry in others} - counted
+    return counted | (set(also) - booted - {but}), booted
+
+
 def judge_drain(
     ledger: Iterable[Entry] | None,
     node: str,
@@ -113,21 +124,21 @@ def judge_drain(
     """
     if ledger is None:
         return Ruling(False, NO_LEDGER)
-    others = [entry for entry in ledger if entry.node != node and entry.age_s < WINDOW_S]
-    hourly = {entry.node for entry in others if entry.budget != FIRST_BOOT}
-    booted = {entry.node for entry in others} - hourly
-    hourly |= set(also) - booted - {node}
+    counted, booted = hourly(ledger, also, but=node)
     limit = drain_limit(drain, nodes)
     if first_boot and len(booted) < drain.first_boot_budget:
         used = f"{len(booted)} of {drain.first_boot_budget}"
         return Ruling(True, f"{used} drains of nodes at their first job since boot are used", FIRST_BOOT, limit)
-    if len(hourly) >= limit:
-        names = ", ".join(sorted(hourly)[:5])
+    if len(counted) >= limit:
+        names = ", ".join(sorted(counted)[:5])
         beside = f", and {len(booted)} at their first job since boot" if booted else ""
         return Ruling(
-            False, f"{len(hourly)} nodes were drained within the hour ({names}){beside}, {limit} are allowed", "", limit
+            False,
+            f"{len(counted)} nodes were drained within the hour ({names}){beside}, {limit} are allowed",
+            "",
+            limit,
         )
-    return Ruling(True, f"{len(hourly)} of {limit} drains of this hour are used", HOURLY, limit)
+    return Ruling(True, f"{len(counted)} of {limit} drains of this hour are used", HOURLY, limit)
 
 
 def is_slurms_own(reason: str) -> bool:

@@ -18,7 +18,7 @@ from slurm_ext import shared
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
 from slurm_ext.slurm import ledger
-from slurm_ext.slurm.breaker import FIRST_BOOT, WINDOW_S, Entry
+from slurm_ext.slurm.breaker import WINDOW_S, Entry, hourly
 from slurm_ext.typed import Any, NamedTuple
 
 FOLDER = "suppressed"
@@ -84,13 +84,29 @@ def read_all(share: str, *, now: float, timeout_s: float = shared.TIMEOUT_S) -> 
     return {one.node: one for one in records if now - one.at_s < SHOWN_S}
 
 
-def is_open(entries: Iterable[Entry] | None, held_back: Collection[Suppressed], *, now: float) -> bool:
-    """Say whether the breaker is open: it held something back within the hour, and as many drains count still. Pure."""
+def is_open(
+    entries: Iterable[Entry] | None,
+    held_back: Collection[Suppressed],
+    *,
+    now: float,
+    limit: int | None = None,
+    also: Collection[str] = (),
+) -> bool:
+    """Say whether the breaker is open: it held something back within the hour, and as many drains count still. Pure.
+
+    `limit` is what is allowed now (None: what was allowed then); `also` names nodes that Slurm says were drained within the hour.
+    """
     if entries is None:
         return True
     recent = [one for one in held_back if now - one.at_s < WINDOW_S]
-    counted = {entry.node for entry in entries if entry.age_s < WINDOW_S and entry.budget != FIRST_BOOT}
-    return bool(recent) and len(counted) >= max(recent, key=lambda one: one.at_s).allowed
+    if not recent:
+        return False
+    return len(hourly(entries, also)[0]) >= (max(recent, key=lambda one: one.at_s).allowed if limit is None else limit)
+
+
+def drained_since(one: Suppressed, entries: Iterable[Entry], *, now: float) -> bool:
+    """Say whether a node was drained after it was held back: then it is held back no more, whoever resumed it meanwhile."""
+    return any(entry.node == one.node and now - entry.age_s > one.at_s for entry in entries)
 
 
 def _note(share: str, one: Suppressed) -> list[Any]:

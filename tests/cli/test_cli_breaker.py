@@ -41,6 +41,7 @@ def test_nothing_to_say(settings: Settings) -> None:
         "open": False,
         "ledger": True,
         "limit_per_hour": 2,
+        "used": 0,
         "drains": [],
         "suppressed": [],
     }

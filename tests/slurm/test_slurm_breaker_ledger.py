@@ -356,6 +356,19 @@ def test_when_the_breaker_is_open(share: str) -> None:
     assert suppressed.is_open(entries, [held("m0", now - 60)], now=now)
     assert not suppressed.is_open(entries, [held("m0", now - 3_700)], now=now)
     assert not suppressed.is_open((entries or ())[:1], [held("m0", now - 60)], now=now)
+    # What is allowed now counts, and so does what Slurm alone says was drained: as for the hooks.
+    assert not suppressed.is_open(entries, [held("m0", now - 60)], now=now, limit=20)
+    assert suppressed.is_open((), [held("m0", now - 60)], now=now, limit=2, also={"n0", "n1"})
+    assert not suppressed.is_open(entries, [held("m0", now - 60)], now=now, limit=3, also={"n0", "n1"})
+
+
+def test_who_was_drained_later_is_held_back_no_more(share: str) -> None:
+    now = time.time()
+    claim(share, "n0")
+    entries = ledger.entries(share) or ()
+    assert suppressed.drained_since(held("n0", now - 60), entries, now=now)
+    assert not suppressed.drained_since(held("n0", now + 60), entries, now=now)
+    assert not suppressed.drained_since(held("n1", now - 60), entries, now=now)
 
 
 def test_of_many_held_back_at_once_one_pages(share: str) -> None:
