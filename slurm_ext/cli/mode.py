@@ -13,6 +13,7 @@ from slurm_ext import events, shared
 from slurm_ext.cli.actor import actor
 from slurm_ext.cli.config import push_settings
 from slurm_ext.cli.output import say_json, say_table, say_text
+from slurm_ext.cli.reasons import said
 from slurm_ext.config import yaml_file
 from slurm_ext.config.edit import set_value
 from slurm_ext.config.locate import config_path, locate, trail_path
@@ -103,6 +104,7 @@ def off(room: str, span: str, reason: str, dry_run: bool, as_json: bool) -> None
     """Stop ROOM (default: all) for a while, on every node, with nothing restarted: each hook and daemon looks at its next run."""
     settings = _settings()
     seconds = span_s(span)
+    reason = said(reason)
     switch = Off(room, round(time.time() + seconds, 3), reason, caller())
     _throw(settings, switch, dry_run=dry_run)
     if as_json:

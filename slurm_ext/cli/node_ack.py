@@ -8,8 +8,9 @@ import click
 
 from slurm_ext.cli import node_rows
 from slurm_ext.cli.actor import Actor, actor
-from slurm_ext.cli.node_options import AS_JSON, DRY_RUN, HOSTS, NODES, context_of, each, nodes_of, wanted
+from slurm_ext.cli.node_options import AS_JSON, DRY_RUN, HOSTS, NODES, context_of, each, nodes_of, target_of, wanted
 from slurm_ext.cli.output import say_text
+from slurm_ext.cli.reasons import said
 from slurm_ext.cli.times import local, until_s
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.config.model import Settings
@@ -52,7 +53,7 @@ def ack(
 
     The job starts and its event says who acknowledged what. Another finding, or the same on another target, drains as ever.
     """
-    nodes = wanted(names, nodelist, needed=True)
+    nodes, reason, target = wanted(names, nodelist, needed=True), said(reason), target_of(target)
     known_finding(finding)
     settings, who = located_settings(), actor()
     told = context_of(settings, who, dry_run=dry_run)
@@ -83,7 +84,7 @@ def ack(
 @AS_JSON
 def unack(finding: str, names: Sequence[str], nodelist: str, target: str, dry_run: bool, as_json: bool) -> None:
     """Take an acknowledgement back, as if it had never been: the finding drains again, and no false alarm is counted."""
-    nodes = wanted(names, nodelist, needed=True)
+    nodes, target = wanted(names, nodelist, needed=True), target_of(target)
     settings, who = located_settings(), actor()
     share = settings.site.share
     told = context_of(settings, who, dry_run=dry_run)

@@ -9,6 +9,7 @@ import click
 from slurm_ext.cli import node_ack, node_rows
 from slurm_ext.cli.actor import actor
 from slurm_ext.cli.node_options import AS_JSON, DRY_RUN, HOSTS, NODES, context_of, each, wanted
+from slurm_ext.cli.reasons import said
 from slurm_ext.config.locate import settings as located_settings
 from slurm_ext.errors import UsageError
 from slurm_ext.slurm import connect
@@ -23,7 +24,7 @@ from slurm_ext.slurm.act import MANUAL, PROLOG_ERROR, Outcome, drain_by_hand, un
 @AS_JSON
 def drain(names: Sequence[str], nodelist: str, reason: str, dry_run: bool, as_json: bool) -> None:
     """Drain nodes by hand. A node that somebody else drained keeps that reason; no proof of health undoes yours."""
-    nodes = wanted(names, nodelist, needed=True)
+    nodes, reason = wanted(names, nodelist, needed=True), said(reason)
     settings, who = located_settings(), actor()
     slurm = connect(settings)
     told = context_of(settings, who, dry_run=dry_run)
@@ -56,6 +57,7 @@ def resume(
     The gate drains a node again for the same finding unless it is mended, or acknowledged (--ack, or `fmslurm node ack`).
     """
     nodes = wanted(names, nodelist, needed=True)
+    reason = reason.strip()
     if acks_it and not reason:
         raise UsageError("--ack needs --reason", remedy="Say why the finding is known and the node is good enough")
     settings, who = located_settings(), actor()

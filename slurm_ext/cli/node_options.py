@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,12 @@ from slurm_ext.slurm.act import Context, Outcome
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.protocol import Slurm
+
+#: What findings are about (the targets of `fmslurm gate replay`); no instance has more than sixteen GPUs.
+_TARGET = re.compile(
+    r"node|(?:gpu|nvswitch|rank):[0-9]{1,2}|gpu@[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}|job:[0-9]{1,10}|fs:/[^\x00-\x1f\x7f]{0,400}"
+    r"|(?:node|efa|nic|ost|mdt|disk):[A-Za-z0-9][\w.:@+-]{0,120}"
+)
 
 NODES = click.argument("names", nargs=-1, metavar="[NODES]...")
 HOSTS = click.option("-w", "--nodelist", default="", metavar="HOSTLIST", help="Nodes as Slurm writes them: n[0-3,7].")
@@ -32,6 +39,16 @@ def wanted(names: Sequence[str], nodelist: str, *, needed: bool = False) -> list
     if needed and not found:
         raise UsageError("which node?", remedy="Name nodes, or -w 'n[0-3]'")
     return found
+
+
+def target_of(text: str) -> str:
+    """Return a target as findings have it, or nothing. Raise UsageError for what no finding is ever about."""
+    if text and not _TARGET.fullmatch(text):
+        raise UsageError(
+            f"--target: {text[:100]!r} is no target",
+            remedy="Write it as `fmslurm node show` does: gpu:3, gpu@0000:53:00, node, efa:rdmap79s0, fs:/fsx",
+        )
+    return text
 
 
 def nodes_of(slurm: Slurm, names: Sequence[str], nodelist: str) -> list[Node]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slurm_ext.cli import node_evidence, node_rows
 from slurm_ext.cli.actor import Actor, actor
 from slurm_ext.cli.main import main
+from slurm_ext.cli.node_options import target_of
 from slurm_ext.cli.node_rows import Known
 from slurm_ext.cli.times import until_s
 from slurm_ext.config.model import Settings
@@ -42,6 +43,38 @@ RECORD = DrainRecord(
     "a reboot",
 )
 ACK = Ack("n1", "gpu.xid-79", "gpu:3", NOW + 60, "known", "alice", NOW - 5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["node", "drain", "n1", "--reason", ""],
+        ["node", "drain", "n1", "--reason", " \t"],
+        ["node", "ack", "gpu.xid-79", "n1", "--until", "2h", "--reason", " "],
+        ["node", "resume", "n1", "--ack", "--reason", " "],
+        ["off", "gate", "--for", "2h", "--reason", ""],
+    ],
+)
+def test_a_reason_says_something(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "--reason" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["gpu:3", "gpu@0000:53:00", "node", "efa:rdmap79s0", "efa:0000:4f:00.0", "nic:ens5", "ost:fs-OST0002", "fs:/a b"],
+)
+def test_what_a_finding_may_be_about(target: str) -> None:
+    assert target_of(target) == target
+    assert target_of("") == ""
+
+
+@pytest.mark.parametrize(
+    "target", ["gpu:999", "gpu", "gpu:", "gpu:x", "../../x", "node:", "fs:fsx", "disk:-rf", "a\nb", "GPU:3"]
+)
+def test_what_no_finding_is_about(target: str) -> None:
+    with pytest.raises(UsageError, match="--target"):
+        target_of(target)
 
 
 @pytest.mark.parametrize(
