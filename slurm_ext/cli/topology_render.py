@@ -15,6 +15,7 @@ from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has, parse_version
 from slurm_ext.topology import blocks, order, render, render_graph, render_html, render_yaml
+from slurm_ext.topology.budget import within
 from slurm_ext.topology.model import BlockPlan, Tree
 
 FORMATS = ("tree", "block", "yaml", "updates", "hosts", "dot", "svg", "html")
@@ -28,6 +29,7 @@ class How(NamedTuple):
 
     format: str = "tree"
     slurm_version: str = ""
+    max_switches: int = 0
     block_size: int = 0
     capacity_blocks: bool = False
     topology_name: str = ""
@@ -56,6 +58,8 @@ def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
                      help="tree or block: topology.conf; yaml: topology.yaml with both; updates: scontrol lines for running "
                           "nodes; hosts: a SLURM_HOSTFILE in the order of the tree; dot, svg, html: pictures"),
         click.option("--slurm-version", default="", metavar="VERSION", help="for this Slurm (default: the one that runs here)"),
+        click.option("--max-switches", type=click.IntRange(0, 65_534), default=0, metavar="N",
+                     help="give up the tiers nearest to the nodes until so few are left (default: any number)"),
         click.option("--block-size", type=click.IntRange(0, 65_536), default=0, metavar="NODES",
                      help="planning base of blocks (default: the size of the NVLink domains)"),
         click.option("--capacity-blocks", is_flag=True, help="take a capacity block for one NVLink domain where nobody says better"),
@@ -86,6 +90,7 @@ def job_nodes(settings: Settings, job: str) -> JobNodes:
 def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str, Sequence[str]]:
     """Return what a format says of a tree, and notes for people that do not stand in it."""
     version = target(settings, how)
+    tree = within(tree, how.max_switches)
     try:
         return _text(settings, how, tree, origin, version)
     except (ValueError, HostlistError) as exc:

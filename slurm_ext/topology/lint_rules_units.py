@@ -83,7 +83,7 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "tree.node-twice",
         "error",
-        "{count} nodes are below two leaves, {first} and {second}: {nodes}",
+        "nodes below two leaves, {first} and {second}: {nodes} ({count})",
         "Keep each node below one leaf",
         TREE_C + " (only a warning of slurmctld's)",
     ),
@@ -97,7 +97,7 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "tree.orphans",
         "error",
-        "{count} nodes are on no switch, and jobs that may use others never start on them: {nodes}",
+        "nodes on no switch, and jobs that may use others never start on them: {nodes} ({count})",
         "Put them in a leaf, one for nodes without a known place if need be",
         "topology/tree/eval_nodes_tree.c",
     ),
@@ -193,7 +193,7 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "block.node-twice",
         "error",
-        "{count} nodes are in two blocks, {first} and {second}: {nodes}",
+        "nodes in two blocks, {first} and {second}: {nodes} ({count})",
         "Keep each node in one block",
         "topology.conf(5)",
     ),
@@ -207,7 +207,7 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "block.orphans",
         "warning",
-        "{count} nodes are in no block, and jobs that may use blocks never start on them: {nodes}",
+        "nodes in no block, and jobs that may use blocks never start on them: {nodes} ({count})",
         "Give them a partition of their own",
         "topology/block/eval_nodes_block.c",
     ),
