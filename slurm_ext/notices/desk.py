@@ -99,11 +99,13 @@ class Desk:
         return None
 
     def _order(self, share: str, settings: Settings, now: float) -> Callable[[], bytes]:
-        places: dict[str, tuple[int, int]] | None = None
+        places: dict[str, look.Place] | None = None
         if not 0 <= now - self._trails_at < self.trails_s:
             self._trails_at = now
             kept = self.queue.marks(TRAIL)
-            places = {node: (int(at[0]), int(at[1])) for node, at in kept.items() if isinstance(at, list)}
+            places = {
+                node: look.Place(*map(int, at)) for node, at in kept.items() if isinstance(at, list) and len(at) == 3
+            }
         mind = watch.mind_from(self.queue.mark(_MIND))
         order = look.Order(share, self.config_path, dict(mind.drained), places)
         return lambda: look.look(order)

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import time
+import zlib
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ WHOLE_S = 30.0
 #: Of a trail that was never read, and of one that grew much, so much is read (bytes); of all of them together so much.
 TAIL_BYTES, ALL_BYTES = 256 << 10, 4 << 20
 
+#: By so many bytes before a place (bytes) a trail is known to be the same file still.
+SUM_BYTES = 200
+
 #: Lines of trails that are worth a look hold one of these (each of a group: all of them).
 _WORDS = (('"node.drain"', '"dry_run":true'), ('"gate.health"', 'overdue"'))
 
@@ -31,14 +35,23 @@ _WORDS = (('"node.drain"', '"dry_run":true'), ('"gate.health"', 'overdue"'))
 CONFIG_BYTES = 1 << 20
 
 
+class Place(NamedTuple):
+    """Up to where a trail was read: inode, offset behind the last whole line, and a sum of what lies before it, since a file
+    that was begun anew may get the inode of the old one."""
+
+    inode: int
+    offset: int
+    sum: int
+
+
 class Order(NamedTuple):
     """What to look at. `config_path` empty: no file. `drained`: node -> since when it was drained, as known so far.
-    `places`: node -> (inode, offset) up to which its trail was read; None: leave the trails alone this time."""
+    `places`: node -> up to where its trail was read; None: leave the trails alone this time."""
 
     share: str
     config_path: str
     drained: Mapping[str, float]
-    places: Mapping[str, tuple[int, int]] | None
+    places: Mapping[str, Place] | None
 
 
 def look(order: Order) -> bytes:
@@ -97,7 +110,7 @@ def _over(share: str, known: Mapping[str, float], still: Collection[str]) -> dic
     return over
 
 
-def _trails(share: str, places: Mapping[str, tuple[int, int]]) -> tuple[list[str], dict[str, list[int]], int]:
+def _trails(share: str, places: Mapping[str, Place]) -> tuple[list[str], dict[str, list[int]], int]:
     """Return new lines of all trails that are worth a look, up to where each was read where that changed, and how many
     nodes have a trail."""
     lines: list[str] = []
@@ -111,29 +124,37 @@ def _trails(share: str, places: Mapping[str, tuple[int, int]]) -> tuple[list[str
         if left <= 0 or not shared.NODE_NAME.fullmatch(node):
             continue
         try:
-            inode, offset, content = _new(os.path.join(share, "nodes", node, "events.jsonl"), places.get(node))
+            place, content = _new(os.path.join(share, "nodes", node, "events.jsonl"), places.get(node))
         except (OSError, FmslurmError):
             continue
         left -= len(content)
-        if places.get(node) != (inode, offset):
-            moved[node] = [inode, offset]
+        if places.get(node) != place:
+            moved[node] = list(place)
         for line in content.decode("utf-8", "replace").splitlines():
             if any(all(word in line for word in words) for words in _WORDS):
                 lines.append(line)
     return lines, moved, len(nodes)
 
 
-def _new(path: str, place: tuple[int, int] | None) -> tuple[int, int, bytes]:
-    """Return (inode, offset behind the last whole line, what is new in whole lines)."""
+def _new(path: str, place: Place | None) -> tuple[Place, bytes]:
+    """Return up to where a trail is read now, and what is new in whole lines."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as stream:
         state = os.fstat(descriptor)
         trusted = state.st_uid in (0, os.geteuid()) and not state.st_mode & 0o022
         if not stat.S_ISREG(state.st_mode) or not trusted:
-            return state.st_ino, state.st_size, b""
-        start = place[1] if place is not None and place[0] == state.st_ino and place[1] <= state.st_size else 0
-        start = max(start, state.st_size - TAIL_BYTES)
+            return Place(state.st_ino, state.st_size, 0), b""
+        known = place is not None and place == Place(state.st_ino, place.offset, _sum(descriptor, place.offset))
+        start = max(place.offset if place is not None and known else 0, state.st_size - TAIL_BYTES)
         stream.seek(start)
         content = stream.read(TAIL_BYTES)
-    whole = content[: content.rfind(b"\n") + 1]
-    return state.st_ino, start + len(whole), whole
+        whole = content[: content.rfind(b"\n") + 1]
+        end = start + len(whole)
+        return Place(state.st_ino, end, _sum(descriptor, end)), whole
+
+
+def _sum(descriptor: int, offset: int) -> int:
+    """Return a sum of the bytes before an offset; -1 where the file ends before it."""
+    start = max(offset - SUM_BYTES, 0)
+    content = os.pread(descriptor, offset - start, start)
+    return zlib.crc32(content) if len(content) == offset - start else -1

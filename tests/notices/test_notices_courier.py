@@ -186,7 +186,7 @@ def test_a_disk_that_is_full_sends_nothing_twice_and_loses_nothing(kept: Journal
                 return "journal" in str(exc)
             return False
 
-        until(fails, "the end of the try cannot be written")
+        until(lambda: fails() and made._unwritten, "the end of the try cannot be written")
         for _ in range(20):
             assert fails()
     finally:
