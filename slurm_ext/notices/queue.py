@@ -53,6 +53,9 @@ FACTS_MAX = 200
 #: What is told again is marked as seen once a day, so that a thing that lasts is not forgotten and told anew (seconds).
 DAY_S = 86_400.0
 
+#: Nothing is dropped that is younger than this (seconds).
+KEPT_S = 3 * DAY_S
+
 #: A name in notice_marks that holds where a trail was read to begins so.
 TRAIL = "trail:"
 
@@ -279,9 +282,13 @@ class Queue:
         ).fetchone()
         return found if failed is None else found._replace(last_failed=failed[0], said=failed[1])
 
-    def prune(self, before: float) -> int:
-        """Drop notices made before a time that wait for nobody, and return how many."""
-        self.db.execute("DELETE FROM told WHERE at<?", (min(before, before - DAY_S),))
+    def prune(self, before: float, now: float) -> int:
+        """Drop notices made before a time that wait for nobody, and return how many.
+
+        However little a site keeps, the limits of an hour count what was sent, and what lasts is marked as seen once a day.
+        """
+        before = min(before, now - KEPT_S)
+        self.db.execute("DELETE FROM told WHERE at<?", (before,))
         return self.db.execute(
             "DELETE FROM notices WHERE made<? AND ready AND id NOT IN (SELECT notice FROM deliveries WHERE state='waiting')",
             (before,),

@@ -128,7 +128,7 @@ class Loop:
                 self._kept_at = time.time()
                 before = self._kept_at - self.settings.observe.retention_d * 86400
                 self.journal.prune(before)
-                self.desk.queue.prune(before)
+                self.desk.queue.prune(before, self._kept_at)
         except FmslurmError as exc:
             self._say(str(exc))
             return False

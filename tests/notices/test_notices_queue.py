@@ -53,7 +53,7 @@ def test_what_lasts_is_not_forgotten_and_told_anew(waits: Queue) -> None:
     for day in range(1, 100):
         now = AT + day * (DAY_S + 60)
         assert waits.take([drained("n1")], now) == 0
-        waits.prune(now - 30 * DAY_S)
+        waits.prune(now, now)
     assert waits.is_told(drained("n1").key)
     assert rows(waits.db) == []
 
@@ -163,7 +163,9 @@ def test_what_waits_is_never_pruned(waits: Queue) -> None:
     waits.take([opened("1"), opened("2")], AT)
     waits.address({"pager": PAGE}, AT, users=False)
     waits.mark_sent(waits.due("pager", AT)[0], "", AT)
-    assert waits.prune(AT + 90 * DAY_S) == 1
+    assert waits.prune(AT + 90 * DAY_S, AT + DAY_S) == 0
+    assert waits.sent_lately("pager", AT) == {PAGE: 1}
+    assert waits.prune(AT + 90 * DAY_S, AT + 90 * DAY_S) == 1
     assert [state for _, state in rows(waits.db)] == [WAITING]
 
 
