@@ -82,7 +82,7 @@ def _limits(loaded: frozenset[str]) -> list[tuple[dict[str, Any], str]]:
 @pytest.fixture(autouse=True)
 def disks_take_their_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give our own calls time, but for tests in which something hangs: there what hooks wait is tried."""
-    if not {"hang", "hangs", "silent"}.intersection(request.node.originalname.split("_")):
+    if not {"hang", "hangs", "silent", "stopped"}.intersection(request.node.originalname.split("_")):
         for where, name in _limits(frozenset({*_LIMITS, *_CALLS}.intersection(sys.modules))):
             monkeypatch.setitem(where, name, max(PATIENT_S, where[name]))
 

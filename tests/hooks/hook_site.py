@@ -64,6 +64,7 @@ class Site:
                 slurm_bin=str(folder / "no-slurm"),
             ),
             mode=plain.mode._replace(gate="warn"),
+            gate=plain.gate._replace(deadline_s=30.0),
         )
         self.push(self.settings)
 
@@ -101,7 +102,7 @@ class Site:
         env = self.environ(**more)
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(self, kind: str, *, timeout: float = 30.0, **more: str) -> tuple[int, str, str]:
+    def run(self, kind: str, *, timeout: float = 180.0, **more: str) -> tuple[int, str, str]:
         child = self.start(kind, **more)
         out, err = child.communicate(timeout=timeout)
         return child.returncode, out, err

@@ -25,7 +25,7 @@ from slurm_ext.verdict import FAIL, PASS
 
 NOW = 1_900_000_000.0
 HOUR_S = 3_600.0
-NODE = "a-node-of-this-test"
+NODE = f"a-node-of-{os.getpid()}"  # whose prologs no other test's are
 ITEM = judged(FAIL, "dcgm.memory", "gpu:3", "reset-gpu", "dbe")
 
 
