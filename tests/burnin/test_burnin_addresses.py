@@ -57,7 +57,7 @@ def test_a_leader_that_nobody_knows_is_named_and_slurm_that_does_not_answer_hold
     started = time.monotonic()
     with pytest.raises(LackingError, match=r"nowhere\.invalid"):
         meet(settings(tmp_path), FAR, (FAR, "localhost"))
-    assert time.monotonic() - started < addresses.READ_S + addresses.RESOLVE_S + addresses.ASK_S + 5.0
+    assert time.monotonic() - started < addresses.READ_S + addresses.RESOLVE_S + addresses.ASK_S + 30.0
 
 
 def test_others_do_not_ask_slurm_but_read_what_a_leader_left(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_others_do_not_ask_slurm_but_read_what_a_leader_left(tmp_path: Path) -> 
     thread = threading.Timer(0.5, lambda: addresses.publish(given.site.share, "c/7-0", {nodes[1]: "192.0.2.7"}))
     thread.start()
     try:
-        assert meet(given, nodes[4], nodes, wait_s=20.0) == {nodes[1]: "192.0.2.7"}
+        assert meet(given, nodes[4], nodes, wait_s=120.0) == {nodes[1]: "192.0.2.7"}
     finally:
         thread.join()
     with pytest.raises(LackingError):

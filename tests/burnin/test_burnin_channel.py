@@ -40,7 +40,7 @@ def test_three_nodes_by_munge(make_cluster, munge_socket: str) -> None:
 
 
 def test_munge_on_one_node_and_the_key_on_the_other_is_unknown(make_cluster, munge_socket: str) -> None:
-    cluster = make_cluster(2, rendezvous_s=4.0)
+    cluster = make_cluster(2, rendezvous_s=12.0)
     os.symlink(munge_socket, cluster.folder / "n0/munge.socket")
     by_munge(cluster, f"{cluster.folder}/%n/munge.socket")
     outcomes = cluster.run()
@@ -60,7 +60,7 @@ def test_neither_munge_nor_key_is_unknown_and_names_both(make_cluster) -> None:
 
 
 def test_different_keys_are_unknown_and_named_in_the_log(make_cluster) -> None:
-    cluster = make_cluster(2, rendezvous_s=4.0)
+    cluster = make_cluster(2, rendezvous_s=12.0)
     (path,) = (cluster.folder / "n1/state/keys").iterdir()
     path.write_bytes(keys.make_pem(days=2))
     outcomes = cluster.run()

@@ -13,7 +13,7 @@ from slurm_ext.burnin import clocks, history
 from slurm_ext.burnin.efa_look import EfaLook
 from slurm_ext.verdict import PASS, UNKNOWN
 
-NOTES = ("7-0.json", "7-0.json~", "7-0.voice", "7-0.voice~")
+NOTES = ("json", "json~", "voice", "voice~")
 
 
 def put(path: Path, kind: str, aim: Path) -> None:
@@ -27,7 +27,7 @@ def put(path: Path, kind: str, aim: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])
 def test_a_log_that_is_none_ends_the_hook_in_time_and_is_named(make_cluster, tmp_path: Path, kind: str) -> None:
-    cluster: Cluster = make_cluster(1, deadline_s=10.0)
+    cluster: Cluster = make_cluster(1)
     aim = tmp_path / "precious"
     aim.write_text("precious")
     put(cluster.folder / "n0/log/burnin.log", kind, aim)
@@ -43,12 +43,13 @@ def test_what_lies_in_the_place_of_a_note_or_a_voice_is_replaced(make_cluster, t
     cluster.hardware("n1", **{"nccl.wrong_result": "send"})
     aim = tmp_path / "precious"
     aim.write_text("precious")
-    for node in cluster.nodes:
-        for name in NOTES:
-            put(cluster.folder / node / "run/burnin" / name, kind, aim)
-    outcomes = cluster.run()
-    # With a voice that could not be given, or an agent that is held, nobody would be convicted.
-    assert {outcome.culprits for outcome in outcomes.values()} == {("n1",)}, outcomes
+
+    def before(job_id: str) -> None:
+        for node in cluster.nodes:
+            for name in NOTES:
+                put(cluster.folder / node / f"run/burnin/{job_id}-0.{name}", kind, aim)
+
+    cluster.convict("n1", before=before)  # nobody would be with a voice that cannot be given, or an agent that is held
     assert aim.read_text() == "precious"
 
 

@@ -38,7 +38,7 @@ def record(cluster: Any, key: dict[str, Any], busbw: float) -> None:
 
 def leaders_line(cluster: Any, job_id: str) -> dict[str, Any]:
     """Return the leader's line of a job once its agent, which outlives the hook, has written it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         for line in history.read_shared(cluster.settings.site.share):
             if line["job"] == f"c/{job_id}-0" and line["leads"]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from conftest import Cluster
+from conftest import OVERRUN_S, Cluster
 from test_burnin_agents import until
 from test_burnin_leader import Fabric, terms
 
@@ -42,9 +42,9 @@ class Hooks:
         )
 
     def results(self) -> dict[str, Outcome]:
-        found = {name: future.result(self.deadline_s + 10) for name, future in self.futures.items()}
+        found = {name: future.result(self.deadline_s + 60) for name, future in self.futures.items()}
         self._pool.shutdown()
-        assert all(o.seconds < self.deadline_s + 5.0 for o in found.values()), "a hook outlived its deadline"
+        assert all(o.seconds < self.deadline_s + OVERRUN_S for o in found.values()), "a hook outlived its deadline"
         return found
 
     def run(self, nodes: tuple[str, ...]) -> dict[str, Outcome]:
@@ -168,12 +168,12 @@ def test_a_thousand_nodes_of_which_a_hundred_come_late() -> None:
     late = tuple(f"n{i}" for i in range(0, 1000, 10))[1:]
     started = time.process_time()
     assert come_late(fabric, late).verdict.verdict == PASS
-    assert time.process_time() - started < 10.0
+    assert time.process_time() - started < 60.0
 
 
 # Agents for real.
 
-OPTIONS = {"rendezvous_s": 6.0, "late_s": 20.0, "deadline_s": 20.0}
+OPTIONS = {"rendezvous_s": 12.0, "late_s": 60.0, "deadline_s": 40.0}
 
 
 def test_a_late_node_is_tested_with_witnesses_and_the_job_passes(make_cluster: Make) -> None:
@@ -181,7 +181,7 @@ def test_a_late_node_is_tested_with_witnesses_and_the_job_passes(make_cluster: M
     hooks = Hooks(cluster)
     for name in cluster.nodes[:4]:
         hooks.start(name)
-    first = hooks.futures["n3"].result(30)  # it may go before the late one is there
+    first = hooks.futures["n3"].result(60)  # it may go before the late one is there
     assert (first.verdict.verdict, first.measured["absent"]) == (PASS, ["n4"]), cluster.log()
     assert [name for name, future in hooks.futures.items() if future.done()] == ["n3"]
     hooks.start("n4")
@@ -198,10 +198,11 @@ def test_a_bad_late_node_is_convicted_by_the_witnesses(make_cluster: Make) -> No
     hooks = Hooks(cluster)
     for name in cluster.nodes[:4]:
         hooks.start(name)
-    hooks.futures["n3"].result(30)
+    hooks.futures["n3"].result(60)
     hooks.start("n4")
     outcomes = hooks.results()
-    assert outcomes.pop("n3").verdict.verdict == PASS
+    third = outcomes.pop("n3")
+    assert third.verdict.verdict == PASS, (third, cluster.log())
     assert {(o.verdict.verdict, o.culprits) for o in outcomes.values()} == {(FAIL, ("n4",))}, (outcomes, cluster.log())
 
 
@@ -228,7 +229,7 @@ def test_a_node_that_never_comes_costs_nobody_a_drain_and_who_comes_too_late_rea
         hooks = Hooks(cluster)
         outcome = hooks.run((late,))[late]
         assert (outcome.verdict.rule, outcome.measured["absent"]) == ("burnin.peer-absent", ["n3"]), cluster.log()
-        assert outcome.seconds < 6.0
+        assert outcome.seconds < 18.0, "it does not wait for anybody"
 
 
 def test_what_is_old_on_the_share_is_about_another_job(make_cluster: Make) -> None:
@@ -246,7 +247,7 @@ def hook_process(cluster: Cluster, node: str) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            run_burnin(cluster.job(node), cluster.settings, deadline_s=60.0, cgroups=False)
+            run_burnin(cluster.job(node), cluster.settings, deadline_s=240.0, cgroups=False)
         finally:
             os._exit(0)
     return pid
@@ -255,23 +256,23 @@ def hook_process(cluster: Cluster, node: str) -> int:
 @pytest.mark.parametrize("first_to_see_it", ["n0", "n2"])
 def test_a_cancelled_attempt_frees_nodes_whose_share_does_not_tell(make_cluster: Make, first_to_see_it: str) -> None:
     """One hook sees the file and goes; its agent tells the leader, and the leader all others."""
-    cluster = make_cluster(4, rendezvous_s=50.0, deadline_s=60.0)
+    cluster = make_cluster(4, rendezvous_s=200.0, deadline_s=240.0)
     share = on_share(cluster)
     pid = hook_process(cluster, first_to_see_it)
     hooks = Hooks(cluster, late_s=0.0)
     others = [name for name in cluster.nodes[:3] if name != first_to_see_it]  # the fourth never comes
     for name in others:
         hooks.start(name)
-    until(lambda: hooks.progress("n0") == "waiting", 20.0)
+    until(lambda: hooks.progress("n0") == "waiting")
     joined = cluster.folder / "n0/run/burnin/7-0.d/progress.json"
-    until(lambda: json.loads(joined.read_text())["waiting"] == ["n3"], 20.0)
+    until(lambda: json.loads(joined.read_text())["waiting"] == ["n3"])
     path = shared.attempt_path(share, "c/7-0", shared.STOPPED_FILE)
     assert shared.write_json(path, {"schema": 1, "node": "the controller", "reason": "cancelled", "time": time.time()})
     started = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     outcomes = hooks.results()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 60.0, "long before anybody gives up"
     assert {o.verdict.rule for o in outcomes.values()} == {"burnin.ended-elsewhere"}, cluster.log()
     assert "cancelled" in outcomes[others[0]].verdict.reason
     until(lambda: not any((cluster.folder / name / "run/burnin/7-0.json").exists() for name in cluster.nodes[:3]))

@@ -343,4 +343,4 @@ def test_a_thousand_nodes_are_no_burden() -> None:
     fabric = Fabric(terms(1024), lambda node, order, group: OK)
     started = time.process_time()
     assert fabric.run().verdict.verdict == PASS
-    assert time.process_time() - started < 3.0
+    assert time.process_time() - started < 20.0

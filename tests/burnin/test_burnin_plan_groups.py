@@ -146,7 +146,7 @@ def test_more_groups_than_one_group_holds_are_still_one_round_across() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(9, 60),
-    st.randoms(use_true_random=False),
+    st.randoms(use_true_random=True),
     st.floats(0.02, 0.8),
     st.sampled_from([0, 1, 2, 5, 11]),
 )

@@ -73,7 +73,7 @@ def test_where_all_stand_by_it_no_worker_starts_and_else_all_are_tested(make_clu
 
 
 def test_the_hook_can_read_what_goes_on(make_cluster: Make) -> None:
-    cluster = make_cluster(3, rendezvous_s=4.0)
+    cluster = make_cluster(3, rendezvous_s=8.0)
     seen: list[dict[str, object]] = []
     done = threading.Event()
 
@@ -93,5 +93,5 @@ def test_the_hook_can_read_what_goes_on(make_cluster: Make) -> None:
         cluster.run(absent=("n2",))
     finally:
         done.set()
-        watcher.join(10)
+        watcher.join(60)
     assert ("waiting", ["n2"], 1) in [(data["phase"], data["waiting"], data["absent"]) for data in seen]

@@ -169,7 +169,7 @@ def test_two_leaders_of_one_job_never_convict_different_nodes(data: st.DataObjec
 
 
 def test_an_absent_leader_is_followed_by_the_next(make_cluster: Make) -> None:
-    cluster = make_cluster(4, rendezvous_s=5.0, late_s=1.0)
+    cluster = make_cluster(4, rendezvous_s=12.0, late_s=1.0)
     outcomes = Hooks(cluster, late_s=0.0).run(cluster.nodes[1:])
     for outcome in outcomes.values():
         assert (outcome.verdict.verdict, outcome.verdict.rule) == (UNKNOWN, "burnin.peer-absent"), cluster.log()
@@ -180,7 +180,7 @@ def test_an_absent_leader_is_followed_by_the_next(make_cluster: Make) -> None:
 
 
 def test_two_absent_leaders_are_followed_by_the_third_and_none_by_nobody(make_cluster: Make) -> None:
-    cluster = make_cluster(5, rendezvous_s=4.0)
+    cluster = make_cluster(5, rendezvous_s=12.0)
     outcome = Hooks(cluster, late_s=0.0).run(("n2", "n3"))["n3"]
     assert (outcome.measured["leader"], outcome.measured["absent"]) == ("n2", ["n0", "n1", "n4"]), cluster.log()
     outcome = Hooks(cluster, late_s=0.0, job_id="8").run(("n3", "n4"))["n4"]
@@ -189,11 +189,11 @@ def test_two_absent_leaders_are_followed_by_the_third_and_none_by_nobody(make_cl
 
 
 def test_the_first_node_comes_late_and_follows(make_cluster: Make) -> None:
-    cluster = make_cluster(4, rendezvous_s=4.0)
+    cluster = make_cluster(4, rendezvous_s=16.0)
     hooks = Hooks(cluster)
     for name in cluster.nodes[1:]:
         hooks.start(name)
-    until(lambda: hooks.progress("n1"), 20.0)  # it leads
+    until(lambda: hooks.progress("n1"))  # it leads
     hooks.start("n0")
     outcomes = hooks.results()
     assert {o.verdict.verdict for o in outcomes.values()} == {PASS}, cluster.log()
@@ -215,11 +215,11 @@ def strike(cluster: Cluster, hooks: Hooks, victim: str, number: signal.Signals) 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.soak), signal.SIGSTOP])
 def test_a_dead_or_frozen_follower_holds_nobody(make_cluster: Make, number: signal.Signals) -> None:
-    cluster = make_cluster(3, sustain_s=3.0, deadline_s=40.0)
+    cluster = make_cluster(3, sustain_s=3.0, deadline_s=100.0)
     hooks = Hooks(cluster, late_s=0.0)
     for name in cluster.nodes:
         hooks.start(name)
-    until(lambda: hooks.progress("n0") == "all", 20.0)
+    until(lambda: hooks.progress("n0") == "all")
     strike(cluster, hooks, "n1", number)
     outcomes = hooks.results()
     assert {o.culprits for o in outcomes.values()} == {()}, outcomes
@@ -231,11 +231,11 @@ def test_a_dead_or_frozen_follower_holds_nobody(make_cluster: Make, number: sign
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)])
 def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make, number: signal.Signals) -> None:
-    cluster = make_cluster(4, sustain_s=4.0, deadline_s=40.0)
+    cluster = make_cluster(4, sustain_s=4.0, deadline_s=100.0)
     hooks = Hooks(cluster, late_s=0.0)
     for name in cluster.nodes:
         hooks.start(name)
-    until(lambda: hooks.progress("n0") == "all", 20.0)
+    until(lambda: hooks.progress("n0") == "all")
     strike(cluster, hooks, "n0", number)
     outcomes = hooks.results()
     assert outcomes["n0"].verdict.verdict == UNKNOWN
@@ -248,15 +248,15 @@ def test_a_leader_lost_in_the_middle_is_followed_by_the_next(make_cluster: Make,
 
 def test_a_leader_lost_while_a_late_node_is_awaited_takes_no_proof_along(make_cluster: Make) -> None:
     """The workers of the others live on, and so do their logs, which prove their transport to the next leader."""
-    cluster = make_cluster(4, transport="efa", rendezvous_s=6.0, late_s=25.0)
+    cluster = make_cluster(4, transport="efa", rendezvous_s=12.0, late_s=60.0)
     for name in cluster.nodes:
         cluster.efa_counters(name, 32)
         cluster.hardware(name, efa=32)
-    hooks = Hooks(cluster, late_s=25.0)
+    hooks = Hooks(cluster, late_s=60.0)
     for name in cluster.nodes[:3]:
         hooks.start(name)
-    until(lambda: hooks.progress("n0") == "all", 20.0)
-    until(lambda: hooks.progress("n0") == "waiting", 20.0)  # for the fourth
+    until(lambda: hooks.progress("n0") == "all")
+    until(lambda: hooks.progress("n0") == "waiting")  # for the fourth
     os.kill(wait_for_agent(cluster, "n0", workers=2)[0], signal.SIGKILL)
     hooks.start("n3")
     outcomes = hooks.results()
@@ -267,18 +267,21 @@ def test_a_leader_lost_while_a_late_node_is_awaited_takes_no_proof_along(make_cl
 
 
 def test_a_frozen_leader_that_wakes_does_not_think_that_all_others_are_gone(make_cluster: Make) -> None:
-    cluster = make_cluster(4, sustain_s=4.0, deadline_s=40.0)
+    cluster = make_cluster(4, sustain_s=10.0, deadline_s=70.0)
     hooks = Hooks(cluster, late_s=0.0)
     for name in cluster.nodes:
         hooks.start(name)
-    until(lambda: hooks.progress("n0") == "all", 20.0)
+    until(lambda: hooks.progress("n0") == "all")
     agent = wait_for_agent(cluster, "n0", workers=2)[0]
     os.kill(agent, signal.SIGSTOP)
-    until(lambda: hooks.progress("n1"), 20.0)  # the next one leads
+    until(lambda: hooks.progress("n1"))  # the next one leads
     os.kill(agent, signal.SIGCONT)
     outcomes = hooks.results()
     assert {o.culprits for o in outcomes.values()} == {()}
-    assert not any(o.measured.get("leader") == "n0" for o in outcomes.values()), outcomes
+    for outcome in outcomes.values():
+        # On a busy machine the round may be over before it wakes, and all have told it that they passed.
+        if outcome.measured.get("leader") == "n0":
+            assert (outcome.verdict.verdict, outcome.measured["absent"]) == (PASS, []), outcomes
 
 
 def test_two_jobs_on_the_same_nodes_do_not_disturb_each_other(make_cluster: Make) -> None:
@@ -302,7 +305,7 @@ def test_another_version_is_unknown_and_nobody_takes_it_for_absent(make_cluster:
     thread.start()
     threads.append(thread)
     outcomes = hooks.results()
-    thread.join(20)
+    thread.join(120)
     assert {(o.verdict.verdict, o.verdict.rule) for o in outcomes.values()} == {(UNKNOWN, "burnin.versions")}
     assert seen == ["burnin.versions"]
 
@@ -316,7 +319,7 @@ def _say_hello_of_another_version(cluster: Cluster, node: str) -> str:
     job = cluster.job(node)
     hub = Hub(for_site(cluster.settings, node), me=node, key=job.key, peers=cluster.nodes[:2])
     ports = surroundings.ports(job.key, cluster.settings.burnin)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     tries = 0
     there, here = cluster.addresses["n0"], cluster.addresses[node]
     hub.connect("n0", there, ports[0], source=here)

@@ -7,45 +7,35 @@ from collections.abc import Callable
 import pytest
 from conftest import Cluster
 
-from slurm_ext.burnin.model import Outcome
-from slurm_ext.verdict import FAIL, PASS
+from slurm_ext.verdict import PASS
 
 #: Far below what healthy nodes show on a busy machine, and above what is left with DELAY_MS.
-FLOOR_GBS, DELAY_MS = 0.03, 150
+FLOOR_GBS, DELAY_MS = 0.01, 600
 
-#: So long after its first all-reduce a communicator is in its sustained traffic.
-AFTER_MS, SUSTAIN_S = 1200, 3.0
+#: So long after its first all-reduce a communicator is in its sustained traffic, on a busy machine, too.
+AFTER_MS, SUSTAIN_S = 2000, 4.0
 
-#: Behind all that is done before the traffic is sustained.
-LATE_STEP = 200
+#: A delay that no round outlasts.
+FOR_EVER_MS = 3_600_000
 
 
-def run(make_cluster: Callable[..., Cluster], keys: dict[str, object], **burnin: object) -> tuple[Outcome, Cluster]:
+def cluster_of(make_cluster: Callable[..., Cluster], keys: dict[str, object], **burnin: object) -> Cluster:
     more = {"sustain_s": SUSTAIN_S, "deadline_s": 120.0, **burnin}
     cluster = make_cluster(4, gpus=1, floor_busbw_gbs=FLOOR_GBS, pair_floor_busbw_gbs=FLOOR_GBS, **more)
     cluster.hardware("n2", **keys)
-    return cluster.run()["n0"], cluster
+    return cluster
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param(
-            {"nccl.delay_ms": DELAY_MS, "nccl.delay_after_ms": AFTER_MS}, marks=pytest.mark.soak, id="throttled"
-        ),
-        pytest.param({"nccl.hang": f"allreduce:{LATE_STEP}"}, id="hangs"),
-    ],
+    "delay_ms", [pytest.param(DELAY_MS, marks=pytest.mark.soak, id="throttled"), pytest.param(FOR_EVER_MS, id="hangs")]
 )
-def test_who_fails_only_in_sustained_traffic_is_found(
-    make_cluster: Callable[..., Cluster], keys: dict[str, object]
-) -> None:
-    """On a busy machine pairs may not come as far as the fault in their time: then nobody is named, and nothing starts."""
-    outcome, _ = run(make_cluster, keys)
-    assert outcome.verdict.verdict == FAIL
-    told = (outcome.verdict, outcome.seconds, outcome.measured["rounds"])
-    assert outcome.culprits == ("n2",) or (outcome.culprits, outcome.verdict.rule) == ((), "burnin.whole-only"), told
+def test_who_fails_only_in_sustained_traffic_is_found(make_cluster: Callable[..., Cluster], delay_ms: int) -> None:
+    """By time, not by a count of all-reduces, of which a busy machine makes few: so the rounds of pairs come as far, too."""
+    cluster = cluster_of(make_cluster, {"nccl.delay_ms": delay_ms, "nccl.delay_after_ms": AFTER_MS})
+    rounds = cluster.convict("n2")["n0"].measured["rounds"]
+    assert rounds[0]["groups"][0]["outcome"] != "ok"
 
 
 def test_without_sustained_traffic_it_is_not_seen(make_cluster: Callable[..., Cluster]) -> None:
-    outcome, _ = run(make_cluster, {"nccl.delay_ms": DELAY_MS, "nccl.delay_after_ms": 30_000}, sustain_s=0.0)
-    assert outcome.verdict.verdict == PASS
+    keys = {"nccl.delay_ms": DELAY_MS, "nccl.delay_after_ms": 60_000}
+    assert cluster_of(make_cluster, keys, sustain_s=0.0).run()["n0"].verdict.verdict == PASS

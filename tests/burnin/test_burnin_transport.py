@@ -353,7 +353,7 @@ def node_with_smi(tmp_path: Path, smi_folder: Path, **keys: object) -> Path:
     return root
 
 
-def until(look: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+def until(look: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -394,7 +394,7 @@ def test_an_nvidia_smi_that_hangs_holds_nobody_and_is_not_left_behind(tmp_path: 
     until(asked)
     assert look.facts()["clocks"] is None
     look.close()
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     until(lambda: not asked())
 
 
@@ -481,7 +481,7 @@ def test_logs_of_before_are_left_out_once_counting_began_anew(tmp_path: Path) ->
 def test_a_strict_burn_in_names_the_gpu_that_is_held_back(
     make_cluster: Callable[..., Cluster], smi_folder: Path
 ) -> None:
-    cluster = make_cluster(2, transport="efa", strict_sustain_s=4.0, deadline_s=40.0)
+    cluster = make_cluster(2, transport="efa", strict_sustain_s=4.0, deadline_s=120.0)
     for name in cluster.nodes:
         cluster.efa_counters(name, 4)
         hot = {"gpu__1__event_reasons": "0x40", "gpu__1__temperature": 93} if name == "n1" else {}
@@ -492,7 +492,7 @@ def test_a_strict_burn_in_names_the_gpu_that_is_held_back(
 
     def run(name: str) -> Outcome:
         job = cluster.job(name)._replace(strict=True)
-        return run_burnin(job, cluster.settings, deadline_s=40.0, cgroups=False)
+        return run_burnin(job, cluster.settings, deadline_s=120.0, cgroups=False)
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(run, cluster.nodes))

@@ -21,7 +21,7 @@ from slurm_ext.burnin.station import Station
 from slurm_ext.burnin.worker import CHECKS, WorkerPlan
 
 #: Nothing here takes so long (seconds) unless it hangs.
-PATIENCE_S = 30.0
+PATIENCE_S = 150.0
 
 
 class Bench:
@@ -152,7 +152,7 @@ def test_sustained_traffic_has_the_same_count_everywhere_and_ends_on_time(make_b
     assert all(r["sustain_ms"] > 0 and r["drift"] > 0 for r in ranks)
     # By the middle of all times, which on a busy machine is far below their mean.
     spent = steps * sum(r["sustain_ms"] for r in ranks) / len(ranks) / 1e3
-    assert 0.02 < spent < 3.0
+    assert 0.02 < spent < 15.0
     (checksums,) = {r["checksums"] for r in ranks}
     assert len(checksums) == len(CHECKS) + 2
 
@@ -188,7 +188,7 @@ def test_an_order_to_stop_ends_sustained_traffic(make_bench: MakeBench) -> None:
 
     ranks = bench.ranks(stop)
     assert at
-    assert time.monotonic() - at[0] < 10.0
+    assert time.monotonic() - at[0] < 60.0
     # All went on before they were stopped: such a round is slow, not stuck.
     assert all(r["state"] in (HANG, ERROR) and r["cause"] in ("", REMOTE) and r["step"] > 2 for r in ranks), ranks
     assert HANG in {r["state"] for r in ranks}
@@ -197,7 +197,7 @@ def test_an_order_to_stop_ends_sustained_traffic(make_bench: MakeBench) -> None:
 def test_a_healthy_run_comes_to_its_end_however_much_was_asked_of_it(make_bench: MakeBench) -> None:
     """What would not fit into the round is left out by agreement: a run must not look slow for its length alone."""
     bench = make_bench(2)
-    bench.order(iterations=1_000_000, sustain_s=600.0, limit_s=4.0)
+    bench.order(iterations=1_000_000, sustain_s=600.0, limit_s=10.0)
     ranks = bench.ranks()
     assert [r["state"] for r in ranks] == [OK] * 4, [(r["phase"], r["step"], r["text"]) for r in ranks]
     assert len({(r["step"], r["sustain_steps"]) for r in ranks}) == 1
