@@ -11,7 +11,7 @@ import click
 
 from slurm_ext.cli.output import say_json, say_text, write_named
 from slurm_ext.cli.topology_lint import lint
-from slurm_ext.cli.topology_render import How, format_options, job_nodes, text_of
+from slurm_ext.cli.topology_render import How, check_options, format_options, job_nodes, text_of, wanted_paths
 from slurm_ext.cli.topology_source import source_options, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import FindingError
@@ -88,13 +88,20 @@ def diff(how: How, file: str, **sources: Any) -> None:
 
 @topology.command()
 @source_options
+@check_options
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
-def check(as_json: bool, **sources: Any) -> None:
-    """Hold the running Slurm's own topology against the generated one, node by node; exit code 1 on a difference."""
+def check(how: How, as_json: bool, **sources: Any) -> None:
+    """Hold the running Slurm's own topology against the generated one, node by node; exit code 1 on a difference.
+
+    A topology.yaml of ours is held by its default, the tree.
+    """
     settings = site_settings()
     tree, _ = wanted_tree(settings, **sources)
-    wanted = tree.paths()
-    found = differences(wanted, connect(settings).topology())
+    wanted = wanted_paths(settings, how, tree)
+    running = connect(settings).topology()
+    if how.format == "block":  # what stands above a block is Slurm's own sum of neighbours
+        running = {node: path[-1:] for node, path in running.items()}
+    found = differences(wanted, running)
     if as_json:
         rows = [pair._asdict() for pair in found]
         say_json({"nodes": len(wanted), "differences": rows})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -45,33 +45,84 @@ class JobNodes(NamedTuple):
     nodes: tuple[str, ...] = ()
 
 
-def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what is written; the command gets them as one argument `how`."""
+def _gathered(function: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Add options; the command gets them as one argument `how`."""
 
     @wraps(function)
     def gathered(**given: Any) -> Any:
-        how = How(**{name: given.pop(name) for name in How._fields})
+        how = How(**{name: given.pop(name) for name in How._fields if name in given})
         return function(how=how, **given)
 
-    options = (
-        click.option("-f", "--format", "format", type=click.Choice(FORMATS), default="tree", show_default=True,
-                     help="tree or block: topology.conf; yaml: topology.yaml with both; updates: scontrol lines for running "
-                          "nodes; hosts: a SLURM_HOSTFILE in the order of the tree; dot, svg, html: pictures"),
-        click.option("--slurm-version", default="", metavar="VERSION", help="for this Slurm (default: the one that runs here)"),
-        click.option("--max-switches", type=click.IntRange(0, 65_534), default=0, metavar="N",
-                     help="give up the tiers nearest to the nodes until so few are left (default: any number)"),
-        click.option("--block-size", type=click.IntRange(0, 65_536), default=0, metavar="NODES",
-                     help="planning base of blocks (default: the size of the NVLink domains)"),
-        click.option("--capacity-blocks", is_flag=True, help="take a capacity block for one NVLink domain where nobody says better"),
-        click.option("--topology-name", default="", metavar="NAME",
-                     help=f"updates: name of the tree (default: {render_yaml.TREE}, as in our topology.yaml; topology.conf's is default)"),
-        click.option("-w", "--only", default="", metavar="HOSTLIST", help="hosts: only these nodes"),
-        click.option("--tasks-per-node", type=click.IntRange(1, 1024), default=1, show_default=True, help="hosts: lines for each node"),
-        click.option("-j", "--job", default="", metavar="JOB", help="hosts: only the nodes of a job; pictures: mark them"),
-    )  # fmt: skip
     for option in reversed(options):
         gathered = option(gathered)
     return gathered
+
+
+def _format(choices: Sequence[str], words: str) -> Callable[..., Any]:
+    return click.option(
+        "-f", "--format", "format", type=click.Choice(choices), default="tree", show_default=True, help=words
+    )
+
+
+_VERSION = click.option(
+    "--slurm-version", default="", metavar="VERSION", help="for this Slurm (default: the one that runs here)"
+)
+_TREE_AND_BLOCKS = (
+    click.option(
+        "--max-switches",
+        type=click.IntRange(0, 65_534),
+        default=0,
+        metavar="N",
+        help="give up the tiers nearest to the nodes until so few are left (default: any number)",
+    ),
+    click.option(
+        "--block-size",
+        type=click.IntRange(0, 65_536),
+        default=0,
+        metavar="NODES",
+        help="planning base of blocks (default: the size of the NVLink domains)",
+    ),
+    click.option(
+        "--capacity-blocks",
+        is_flag=True,
+        help="take a capacity block for one NVLink domain where nobody says better",
+    ),
+)
+
+
+def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a running Slurm is held against."""
+    return _gathered(
+        function, (_format(("tree", "block"), "what Slurm's topology is made of"), _VERSION, *_TREE_AND_BLOCKS)
+    )
+
+
+def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is written."""
+    words = (
+        "tree or block: topology.conf; yaml: topology.yaml with both; updates: scontrol lines for running nodes; "
+        "hosts: a SLURM_HOSTFILE in the order of the tree; dot, svg, html: pictures"
+    )
+    options = (
+        click.option(
+            "--topology-name",
+            default="",
+            metavar="NAME",
+            help=f"updates: name of the tree (default: {render_yaml.TREE}, as in our topology.yaml; topology.conf's is default)",
+        ),
+        click.option("-w", "--only", default="", metavar="HOSTLIST", help="hosts: only these nodes"),
+        click.option(
+            "--tasks-per-node",
+            type=click.IntRange(1, 1024),
+            default=1,
+            show_default=True,
+            help="hosts: lines for each node",
+        ),
+        click.option(
+            "-j", "--job", default="", metavar="JOB", help="hosts: only the nodes of a job; pictures: mark them"
+        ),
+    )
+    return _gathered(function, (_format(FORMATS, words), _VERSION, *_TREE_AND_BLOCKS, *options))
 
 
 def job_nodes(settings: Settings, job: str) -> JobNodes:
@@ -97,6 +148,19 @@ def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str,
         raise UsageError(
             f"no {how.format}: {exc}", remedy="See docs/guide/topology.md, or choose another --format"
         ) from exc
+
+
+def wanted_paths(settings: Settings, how: How, tree: Tree) -> Mapping[str, tuple[str, ...]]:
+    """Return node -> the switches, or the block, that a running Slurm should have it below."""
+    if how.format != "block":
+        return within(tree, how.max_switches).paths()
+    version = target(settings, how)
+    assert version is not None
+    try:
+        plan = blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
+    except ValueError as exc:
+        raise UsageError(f"no blocks: {exc}", remedy="See docs/guide/topology.md") from exc
+    return {node: (block.name,) for block in plan.blocks for node in block.nodes}
 
 
 def target(settings: Settings, how: How) -> Version | None:

@@ -188,6 +188,42 @@ def test_update_lines_move_nodes_of_a_running_slurm(controller: BareController, 
         assert set(controller.places("nvl")) == set(new.paths())
 
 
+@pytest.mark.parametrize("kind", ["tree", "block"])
+def test_check_agrees_with_what_was_generated_and_names_who_moved(
+    kind: str, controller: BareController, version: Version, tmp_path: Path
+) -> None:
+    if kind == "block" and blocks.rules_of(version) is None:
+        pytest.skip(f"Slurm {version.text} has no topology/block")
+    nodes = [f"n{i}" for i in range(36)]
+    rows = [
+        {"InstanceId": f"i-{i}", "InstanceType": GB200, "NetworkNodes": ["a", f"b{i // 6}"], "ZoneId": "z",
+         "CapacityBlockId": f"cr-{i // 18}"}
+        for i in range(36)
+    ]  # fmt: skip
+    (tmp_path / "ec2.json").write_text(json.dumps({"Instances": rows}))
+    (tmp_path / "nodes.csv").write_text("node,instance_id\n" + "".join(f"n{i},i-{i}\n" for i in range(36)))
+    (tmp_path / "fmslurm.yaml").write_text(f"site: {{slurm_conf: {controller.conf}}}\n")
+    sources = ["--nodes", str(tmp_path / "nodes.csv"), "--ec2-answer", str(tmp_path / "ec2.json"), "--capacity-blocks"]
+    env = {**os.environ, "FMSLURM_CONFIG": str(tmp_path / "fmslurm.yaml")}
+
+    def topology(*argv: str) -> subprocess.CompletedProcess[str]:
+        done = [FMSLURM, "topology", *argv, "--format", kind]
+        return subprocess.run(done, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    generated = topology("generate", *sources)
+    assert generated.returncode == 0, generated.stderr
+    controller.write({"topology.conf": generated.stdout}, ",".join(nodes), more=TREE if kind == "tree" else BLOCK)
+    with controller.running() as up:
+        assert up, controller.said()
+        good = topology("check", *sources)
+        assert (good.returncode, good.stdout) == (0, "all 36 nodes sit in Slurm where EC2 says\n"), good.stderr
+        rows[0].update(NetworkNodes=["a", "b5"], CapacityBlockId="cr-1")
+        (tmp_path / "ec2.json").write_text(json.dumps({"Instances": rows}))
+        moved = topology("check", *sources, "--block-size", "17")
+        assert moved.returncode == 1
+        assert [line.split(":")[0] for line in moved.stdout.splitlines()] == ["n0"], moved.stdout
+
+
 def checked(case: Case, controller: BareController, version: Version) -> None:
     slurm = "\n".join(line for line in case.slurm.splitlines() if "SelectType" not in line)
     controller.write(
