@@ -1,7 +1,7 @@
-"""Whether the nodes of one job have the same driver and VBIOS: told, and never held against a node.
+"""Whether the nodes of one job have the same drivers, VBIOS and kernel: told, and never held against a node.
 
-Images roll through a fleet, so that two cohorts are normal there; inside of one job two drivers are worth a warning, since
-NVIDIA tests a release with itself. Two VBIOS of one board are common and only noted.
+Images roll through a fleet, so that two cohorts are normal there; inside of one job two NVIDIA drivers are worth a warning, since
+NVIDIA tests a release with itself. Two VBIOS of one board are common and only noted, and so are two kernels or EFA drivers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE_BYTES = 4096
 
 
 def installed(root: str) -> dict[str, str]:
-    """Return what the driver's own files below /proc say: its version, and the VBIOS of its GPUs."""
+    """Return what the kernel's and the drivers' own files say: their releases, and the VBIOS of the GPUs."""
     found = {}
     words = _text(os.path.join(root, "proc/driver/nvidia/version")).split("\n", 1)[0].split()
     if driver := next((word for word in words if word.replace(".", "").isdecimal() and "." in word), ""):
@@ -39,6 +39,9 @@ def installed(root: str) -> dict[str, str]:
                 vbios.add(value.strip()[:40])
     if vbios:
         found["vbios"] = " ".join(sorted(vbios))
+    for key, name in (("kernel", "proc/sys/kernel/osrelease"), ("efa_driver", "sys/module/efa/version")):
+        if said := _text(os.path.join(root, name)).strip()[:80]:
+            found[key] = said
     return found
 
 
@@ -56,6 +59,8 @@ def findings(facts: Mapping[str, Mapping[str, Any]]) -> list[Judged]:
     for id_, key, what, word in (
         ("burnin.mixed-driver", "driver", "drivers", WARN),
         ("burnin.mixed-vbios", "vbios", "VBIOS", PASS),
+        ("burnin.mixed-kernel", "kernel", "kernels", PASS),
+        ("burnin.mixed-efa-driver", "efa_driver", "EFA drivers", PASS),
     ):
         cohorts: dict[str, list[str]] = {}
         for node, fact in facts.items():

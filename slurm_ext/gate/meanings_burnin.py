@@ -57,8 +57,8 @@ MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning(
         "burnin.mixed-",
-        "The job's nodes have different NVIDIA drivers (a warning) or VBIOS (a note): normal in a fleet while an image rolls "
-        "out, and not well inside one job.",
+        "The job's nodes have different NVIDIA drivers (a warning), VBIOS, kernels or EFA drivers (a note): normal in a fleet "
+        "while an image rolls out, and not well inside one job.",
         "warn",
         NO,
         (page.NCCL,),

@@ -1,4 +1,4 @@
-"""Two drivers in one job are a warning, two VBIOS a note, and neither is held against a node."""
+"""Two NVIDIA drivers in one job are a warning, two VBIOS, kernels or EFA drivers a note, and none is held against a node."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ def test_what_a_node_has_installed(tmp_path):
     assert mixed.installed(str(tmp_path)) == {"driver": "570.133.20", "vbios": "96.00.A5.00.00 96.00.A5.00.01"}
     (proc / "gpus/0000:51:00.0/information").write_text("Video BIOS: \t ??.??.??.??.??\n\xff")
     assert mixed.installed(str(tmp_path))["vbios"] == "96.00.A5.00.00"
+
+
+def test_the_kernel_and_the_efa_driver_as_the_kernel_tells_them(tmp_path):
+    for name, text in (("proc/sys/kernel/osrelease", "6.8.0-1031-aws\n"), ("sys/module/efa/version", "2.17.2g\n")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    assert mixed.installed(str(tmp_path)) == {"kernel": "6.8.0-1031-aws", "efa_driver": "2.17.2g"}
+
+
+@pytest.mark.parametrize(("key", "id_"), [("kernel", "burnin.mixed-kernel"), ("efa_driver", "burnin.mixed-efa-driver")])
+def test_another_kernel_or_efa_driver_is_a_note(key, id_):
+    nodes = {"a": {key: "1"}, "b": {key: "1"}, "c": {key: "2"}}
+    (found,) = mixed.findings(nodes)
+    assert (found.verdict, found.finding.id, found.finding.action) == (PASS, id_, "none")
+    assert found.finding.evidence[0].endswith("1 on a and b; 2 on c")
 
 
 def test_equal_nodes_and_silent_ones_have_nothing_to_tell():
