@@ -7,6 +7,7 @@ time, by the name of the opening, and so is its end.
 from __future__ import annotations
 
 import calendar
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -29,6 +30,10 @@ STALE_S = 600.0
 
 #: A drain that stands too long is told again so often (seconds).
 EXPIRED_AGAIN_S = 7 * DAY_S
+
+#: What hooks decide where the mode does not enforce (hooks/decide.py), and how their reasons begin then.
+WOULD_DRAIN = "would-drain"
+_NOT_DONE = re.compile(r"mode [a-z]+: would [a-z]+: ")
 
 #: How a line of a node's health check names a slow check (gate/slow_result.py) that is overdue.
 OVERDUE = 'overdue"'
@@ -191,14 +196,15 @@ def _lines(lines: Iterable[str], mind: Mind, settings: Settings, now: float, fac
         if event is None or at_s is None or not event.node:
             continue
         day = event.time[:10]
-        if event.event == "node.drain" and event.dry_run:
-            why = event.reason.removeprefix("fmslurm: ")
-            key = f"node.drained:dry:{event.node}:{event.rule}:{day}"
-            line = f"{event.node}: {why}"
-            facts.append(Fact("node.drained", key, event.node, at_s, why, dry_run=True, lines=(line,)))
+        if event.dry_run and (event.event == "node.drain" or event.decision == WOULD_DRAIN):
+            finding, why = _finding(event)
+            key = f"node.drained:dry:{event.node}:{finding}:{day}"
+            facts.append(
+                Fact("node.drained", key, event.node, at_s, why, dry_run=True, lines=(f"{event.node}: {why}",))
+            )
             if now - at_s < WINDOW_S:
                 would[event.node] = at_s
-        elif event.event == "gate.health" and OVERDUE in line:
+        if event.event == "gate.health" and OVERDUE in line:
             key = f"node.slow-check-overdue:{event.node}:{day}"
             why = _overdue_words(event)
             facts.append(Fact("node.slow-check-overdue", key, event.node, at_s, why, lines=(f"{event.node}: {why}",)))
@@ -225,17 +231,31 @@ def _lines(lines: Iterable[str], mind: Mind, settings: Settings, now: float, fac
     return mind._replace(would=would, would_open_s=open_s)
 
 
+def _finding(event: Event) -> tuple[str, str]:
+    """Return the id and the words of the finding for which a node would have been drained."""
+    found = _gate(event)
+    worst = verdict.strongest(found.findings) if found is not None and found.verdict == verdict.FAIL else None
+    if worst is not None:
+        return worst.id, f"{worst.id} {worst.target}: {worst.evidence[0] if worst.evidence else 'no further evidence'}"
+    return event.rule, _NOT_DONE.sub("", event.reason.removeprefix(verdict.REASON_PREFIX))
+
+
 def _overdue_words(event: Event) -> str:
     """Return what a health check says of a slow check that is overdue."""
-    gate = event.data.get("gate")
-    try:
-        findings = verdict.from_json(gate).findings if isinstance(gate, dict) else ()
-    except ValueError:
-        findings = ()
-    for finding in findings:
+    found = _gate(event)
+    for finding in found.findings if found is not None else ():
         if finding.id.endswith("overdue") and finding.evidence:
             return finding.evidence[0]
     return event.reason
+
+
+def _gate(event: Event) -> verdict.Verdict | None:
+    """Return the verdict of the local look that an event of a hook carries."""
+    gate = event.data.get("gate")
+    try:
+        return verdict.from_json(gate) if isinstance(gate, dict) else None
+    except ValueError:
+        return None
 
 
 def _stale(file: str, pushed: str, mind: Mind, now: float, facts: list[Fact]) -> Mind:

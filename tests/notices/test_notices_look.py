@@ -42,6 +42,7 @@ def would(share: Path, node: str, finding: str = "gpu.xid-79") -> Path:
     events.append(str(path), Event("gate.prolog", node=node))
     events.append(str(path), Event("node.drain", node=node, rule=finding, dry_run=True))
     events.append(str(path), Event("node.drain", node=node, rule=finding))
+    events.append(str(path), Event("gate.prolog", node=node, decision="pass", dry_run=False))
     return path
 
 
@@ -61,6 +62,12 @@ def test_only_what_is_new_and_of_interest(share: Path) -> None:
     assert [json.loads(line)["rule"] for line in seen(share, places)["lines"]] == ["gpu.xid-94"]
     alone = json.loads(look.look(Order(str(share), "", {}, None)))
     assert (alone["lines"], alone["drained"]) == ([], [])
+
+
+def test_what_a_hook_would_have_done_is_of_interest(share: Path) -> None:
+    event = Event("gate.prolog", node="n1", rule="findings", decision="would-drain", dry_run=True)
+    events.append(str(share / "nodes" / "n1" / "events.jsonl"), event)
+    assert [json.loads(line)["decision"] for line in seen(share)["lines"]] == ["would-drain"]
 
 
 def test_a_torn_line_waits_for_its_end(share: Path) -> None:

@@ -175,6 +175,32 @@ def test_in_shadow_what_would_have_been_is_told_and_the_breaker_with_it() -> Non
     assert (mind.would_open_s, mind.would) == (0.0, {"n4": AT + 70})
 
 
+@pytest.mark.parametrize("event", ["gate.prolog", "gate.epilog", "gate.health"])
+def test_what_a_hook_would_have_done_is_told_by_its_finding(event: str) -> None:
+    finding = {"id": "gpu.xid-79", "target": "gpu:1", "action": "replace", "evidence": ["fell off"]}
+    gate = {"verdict": "fail", "reason": "gpu.xid-79 on gpu:1: fell off", "rule": "findings", "findings": [finding]}
+    about = {"rule": "findings", "decision": "would-drain", "dry_run": True, "data": {"gate": gate}}
+    lines = [
+        line(event, "n1", AT, **about),
+        line("node.drain", "n1", AT, rule="gpu.xid-79", reason="fmslurm: x", dry_run=True),
+    ]
+    facts, mind = judge(seen(lines=lines), Mind(), SHADOW, now=AT)
+    assert [(fact.kind, fact.why) for fact in facts] == [
+        ("node.drained", "gpu.xid-79 gpu:1: fell off"),
+        ("node.drained", "x"),
+    ]
+    assert facts[0].key == facts[1].key
+    assert mind.would == {"n1": AT}
+    burnin = {
+        "rule": "burnin.slow",
+        "reason": "mode shadow: would drain: n1 is slow",
+        "decision": "would-drain",
+        "dry_run": True,
+    }
+    facts, _ = judge(seen(lines=[line(event, "n1", AT, **burnin)]), Mind(), SHADOW, now=AT)
+    assert [(fact.why, "burnin.slow" in fact.key) for fact in facts] == [("n1 is slow", True)]
+
+
 def test_a_slow_check_that_is_overdue() -> None:
     finding = {
         "id": "dcgm.overdue",
