@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_ext.aws.ec2 import InstanceTopology, parse_instance_topology
 from slurm_ext.aws.service import Refused, Service, batches
-from slurm_ext.aws.topology_types import is_ultraserver
+from slurm_ext.aws.topology_types import is_ultraserver, layers
 from slurm_ext.aws.trouble import Said, explain
 
 CALL, PERMISSION = "EC2 DescribeInstanceTopology", "ec2:DescribeInstanceTopology"
@@ -51,9 +51,29 @@ def instance_places(ec2: Service, instance_ids: Iterable[str]) -> Places:
             unknown.setdefault(instance_id, "EC2's answer lacks it")
     for instance_id, instance in found.items():
         if not instance.network_nodes:
-            kind = f" of type {instance.instance_type}" if instance.instance_type else ""
-            unknown[instance_id] = f"EC2 gives no network nodes for it{kind}: it is not running, or its type has none"
-    return Places(tuple(found[instance_id] for instance_id in wanted if instance_id in found), unknown, notes)
+            unknown[instance_id] = _no_nodes(instance.instance_type)
+    in_order = tuple(found[instance_id] for instance_id in wanted if instance_id in found)
+    return Places(in_order, unknown, (*notes, *_other_depths(found)))
+
+
+def _no_nodes(kind: str) -> str:
+    """Return why EC2 may have no network nodes for a running or stopped instance of a type."""
+    if layers(kind) is None:
+        return f"EC2 gives no network nodes for it, and AWS lists none for {kind or 'its type'}"
+    return f"EC2 gives no network nodes for it, though AWS lists {layers(kind)} for {kind}: it is not running"
+
+
+def _other_depths(found: Mapping[str, InstanceTopology]) -> tuple[str, ...]:
+    """Return what differs from the number of network nodes that AWS lists for a type: it is used as it comes."""
+    seen: dict[tuple[str, int], int] = {}
+    for instance in found.values():
+        usual, depth = layers(instance.instance_type), len(instance.network_nodes)
+        if depth and usual is not None and depth != usual:
+            seen[instance.instance_type, depth] = seen.get((instance.instance_type, depth), 0) + 1
+    return tuple(
+        f"EC2 names {depth} network nodes for {count} instances of {kind}, and AWS lists {layers(kind)}"
+        for (kind, depth), count in sorted(seen.items())
+    )
 
 
 def _ask(ec2: Service, wanted: list[str]) -> tuple[dict[str, InstanceTopology], dict[str, str]]:

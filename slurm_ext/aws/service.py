@@ -63,10 +63,6 @@ class Service:
         self._until: float | None = None
         self.calls: dict[str, int] = {}
 
-    def restart(self) -> None:
-        """Give the next question the whole time."""
-        self._until = None
-
     def until(self) -> float:
         """Return when the time for all calls is over, on the clock."""
         if self._until is None:

@@ -66,9 +66,12 @@ _device_option = click.option(
 )
 
 
-@click.group()
-def gres() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def gres(context: click.Context) -> None:
     """GPU definitions for Slurm."""
+    if context.invoked_subcommand is None:
+        context.invoke(show)
 
 
 @gres.command()

@@ -26,7 +26,7 @@ FOLDER, SCHEMA = "places", 1
 LAST = "place.json"
 
 #: Seconds for reading all of it, for nvidia-smi within that, and for all nodes' records on the share.
-READ_S, SMI_S, ALL_S = 5.0, 4.0, 10.0
+READ_S, SMI_S, ALL_S = 5.0, 4.0, 30.0
 
 #: Where nothing could be written (a full share, none at all), so many seconds pass before it is tried again.
 AGAIN_S = 600.0
