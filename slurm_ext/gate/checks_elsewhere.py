@@ -64,7 +64,6 @@ ELSEWHERE: tuple[Check, ...] = (
     _of_capture("efa.no-permission", "the probe was not allowed to look", "unknown"),
     _of_capture("efa.no-probe", "no file about EFA that can be judged", "unknown"),
     _of_capture("efa.off-bus", "an EFA function that has left the PCI bus (lspci)", "fail, replace"),
-    _of_capture("efa.port-state", "a port's state that no table has (rdma link)", "unknown"),
     _of_capture("efa.memlock-unreadable", "what ulimit -l said is no number", "unknown"),
     _of_capture("gpu.no-probe", "no file about GPUs that can be judged", "unknown"),
     _of_capture("gpu.none-expected", "this type has no GPU", "a note"),

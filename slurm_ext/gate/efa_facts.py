@@ -20,6 +20,9 @@ Folders = Mapping[str, Mapping[str, None]]
 _PCI_ADDRESS = pattern(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
+#: No counter is wider than 64 bits.
+_BEYOND = 1 << 64
+
 #: Words for the state of a port that is not up (include/rdma/ib_verbs.h, drivers/infiniband/core/sysfs.c).
 NOT_UP = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE_DEFER")
 
@@ -112,14 +115,18 @@ def _device(tree: Tree, below: Folders, name: str, files: Mapping[str, bool] | N
                 continue
             content = tree[f"{folder}/{counter}"] if f"{folder}/{counter}" in tree else Unread("EISDIR")
             text = content.strip() if isinstance(content, str) else ""
-            if text.isascii() and text.isdecimal():
+            if text.isascii() and text.isdecimal() and int(text) < _BEYOND:
                 counters[counter] = counters.get(counter, 0) + int(text)
             else:
                 unread[counter] = content.error if isinstance(content, Unread) else "EINVAL"
-    states = tuple((word(tree, f"{base}/ports/{port}/state") or "").partition(":")[2].strip().upper() for port in ports)
+    states = tuple(
+        said.rpartition(":")[2].strip().upper()
+        for port in ports
+        if (said := word(tree, f"{base}/ports/{port}/state")) is not None
+    )
     has_file = files.get(name, False) if files is not None else None
     peer = word(tree, f"{base}/device/p2p")
-    return Device(name, counters, unread, tuple(state for state in states if state), peer, has_file)
+    return Device(name, counters, unread, states, peer, has_file)
 
 
 def _device_files(tree: Tree, below: Folders, names: Collection[str]) -> Mapping[str, bool] | None:

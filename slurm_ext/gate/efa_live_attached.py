@@ -43,7 +43,9 @@ class Number(NamedTuple):
 
 def judge(seen: Seen) -> Number:
     """Return how many devices there should be."""
-    floor = max(seen.recorded or 0, seen.on_bus or 0)
+    # What an epilog saw once may have been more than there can be: a device on its way out beside its successor.
+    recorded = min(seen.recorded or 0, seen.maximum or seen.recorded or 0)
+    floor = max(recorded, seen.on_bus or 0)
     if not seen.wanted or not seen.maximum:
         return Number(floor or None, True)
     if floor >= seen.maximum:

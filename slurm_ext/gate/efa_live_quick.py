@@ -82,7 +82,7 @@ def _quick_counters(device: int) -> tuple[int | None, ...] | None:
                     if text.error != "ENOENT":
                         return None
                     found.append(None)
-                elif (number := text.strip()).isascii() and number.isdigit():
+                elif (number := text.strip()).isascii() and number.isdigit() and len(number) < 20:
                     found.append(int(number))
                 else:
                     return None

@@ -62,6 +62,7 @@ def judge(here: Here, node: Node) -> Probed:
     items = [*number.items, *_devices(_without_used(efa, read.in_use), wanted, number)]
     if efa_live_node.dma_buf_possible(here.root):
         items = [item for item in items if item.finding.id != "efa.no-peer-memory"]
+    items += _without_port(efa.devices)
     items += _unread(read.tree) + efa_live_window.judge_once(efa.devices)
     items += efa_live_settings.judge_nodes(efa_live_files.node_modes(here.root) or {})
     if here.phase == EPILOG and here.baseline:
@@ -78,6 +79,16 @@ def judge(here: Here, node: Node) -> Probed:
     if here.phase == HEALTH:
         kept = {"read": readings(efa, read.in_use, number.number, efa_live_files.node_modes(here.root))}
     return Probed(tuple(_one_event(items)), kept)
+
+
+def _without_port(devices: Sequence[efa_facts.Device]) -> list[Judged]:
+    """Return the devices that show no port where others do: each has one (efa_verbs.c), so something could not be read."""
+    if not any(one.port_states for one in devices):
+        return []
+    line = "no port of it can be read, while others have theirs"
+    return [
+        judged(UNKNOWN, "efa.port-state", f"efa:{one.name}", "warn", line) for one in devices if not one.port_states
+    ]
 
 
 #: Files of a device that are no counters (those are told apart): what cannot be read of them hides what it would say.

@@ -93,6 +93,11 @@ def judge_tree(efa: Efa, wanted: Wanted) -> list[Judged]:
     for device in down:
         line = f"the port is {listed(device.port_states)}, which this driver never says of a device that works"
         items.append(judged(FAIL, "efa.port-down", f"efa:{device.name}", "replace", line))
+    for device in efa.devices:
+        odd = [state for state in device.port_states if state != "ACTIVE" and state not in NOT_UP]
+        if odd and device not in down:
+            line = f"the state of the port reads {listed([state[:40] or 'nothing' for state in odd])}"
+            items.append(judged(UNKNOWN, "efa.port-state", f"efa:{device.name}", "warn", line))
     return items + _files(efa) + (_peer_memory(efa) if wanted.gpus else [])
 
 

@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
         cost=_FILES,
     ),
     Check("efa.port-down", "a port that is not active", "fail, replace", _SLOW, _FILES),
+    Check("efa.port-state", "a port whose state says nothing that is known", "unknown", _SLOW, _FILES),
     Check("efa.no-peer-memory", "the driver is given no GPU memory (device/p2p)", "warn", cost=_FILES),
     Check("efa.no-completion", "admin commands that were never completed", "fail, replace", cost=_FILES),
     Check("efa.counters-", "counters that cannot be read, or began anew while a job ran", "unknown", cost=_FILES),
@@ -132,7 +133,8 @@ def _look(here: Here) -> Probed:
     recorded = efa_live_attached.read_record(at_node(here.settings.site.state_dir, here.node), instance)
     wanted = row is not None and here.settings.burnin.transport == "efa"
     if here.phase == PROLOG:
-        seen = efa_live_quick.quick(here.root, max(recorded or 0, (maximum or 0) if wanted else 0))
+        belong = min(recorded or 0, maximum or recorded or 0)
+        seen = efa_live_quick.quick(here.root, max(belong, (maximum or 0) if wanted else 0))
         if seen is not None and _well(here.root, seen, gpus=row is not None):
             from slurm_ext.gate import efa_live_node
 

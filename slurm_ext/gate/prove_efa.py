@@ -164,6 +164,12 @@ FIXTURES: tuple[Fixture, ...] = (
         FAIL,
     ),
     Fixture(
+        "efa.port-state",
+        "efa.port-state",
+        lambda bench: bench.write(f"{_CLASS}/{_FIRST}/ports/1/state", "\n"),
+        UNKNOWN,
+    ),
+    Fixture(
         "efa.no-completion", "efa.no-completion", _counter("no_completion_cmds", 1, port=False), FAIL, action="replace"
     ),
     Fixture("efa.counters-", "efa.counters-", _unread, UNKNOWN),

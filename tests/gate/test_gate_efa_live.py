@@ -13,7 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_ext.aws import catalogue
-from slurm_ext.gate import efa_live_node, efa_live_quick, efa_live_read, efa_live_whole, local, probe_efa, probes
+from slurm_ext.gate import (
+    efa_live_attached,
+    efa_live_node,
+    efa_live_quick,
+    efa_live_read,
+    efa_live_whole,
+    local,
+    probe_efa,
+    probes,
+)
 from slurm_ext.gate.file_tree import Unread
 from slurm_ext.lab import faults_efa, hardware_efa
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
@@ -146,6 +155,10 @@ BAD = [
     ("prolog", lambda n: n.limit(8388608, 8388608), ("efa.memlock-low", "node", WARN, "warn")),
     ("prolog", no_huge_pages, ("efa.huge-pages-taken", "node", WARN, "warn")),
     ("epilog", lambda n: write(n.of("rdmap79s0") / "ports/1/state", "1: DOWN\n"), ("efa.port-down", "efa:rdmap79s0", FAIL, "replace")),
+    ("epilog", lambda n: write(n.of("rdmap79s0") / "ports/1/state", "DOWN\n"), ("efa.port-down", "efa:rdmap79s0", FAIL, "replace")),
+    ("epilog", lambda n: write(n.of("rdmap79s0") / "ports/1/state", "\n"), ("efa.port-state", "efa:rdmap79s0", UNKNOWN, "warn")),
+    ("health", lambda n: write(n.of("rdmap79s0") / "ports/1/state", "7: DREAMING\n"), ("efa.port-state", "efa:rdmap79s0", UNKNOWN, "warn")),
+    ("health", lambda n: shutil.rmtree(n.of("rdmap79s0") / "ports"), ("efa.port-state", "efa:rdmap79s0", UNKNOWN, "warn")),
     ("health", lambda n: n.netdev("ens5", 1500), ("efa.mtu-low", "nic:ens5", WARN, "warn")),
     ("health", one_side, ("efa.numa-apart", "node", WARN, "warn")),
     ("health", remove_numa, ("efa.numa-unknown", "node", WARN, "warn")),
@@ -432,3 +445,19 @@ def test_the_labs_faults_are_found_and_heal(tmp_path):
     assert {(item[0], item[2]) for item in said(node.look())} == {("efa.missing", FAIL)}
     faults_efa.heal_lost(Site(tmp_path))
     assert said(node.look()) == set()
+
+
+def test_more_than_a_type_can_have_is_asked_of_no_node(p5):
+    """One epilog saw a device twice, on its way out and beside its successor."""
+    instance = probe_efa._instance(str(p5.root))
+    efa_live_attached.write_record(p5.here("epilog").settings.site.state_dir, instance, 33)
+    assert {one[0] for phase in PHASES for one in said(p5.look(phase))} == set()
+    p5.drop("rdmap79s0")
+    assert ("efa.missing", "efa:rdmap79s0", FAIL, "replace") in said(p5.look("prolog"))
+
+
+@pytest.mark.parametrize("value", [1 << 64, 10**30])
+def test_no_counter_is_wider_than_64_bits(p5, value):
+    p5.count("rdmap80s0", no_completion_cmds=value)
+    for phase in PHASES:
+        assert {(id_, verdict) for id_, _, verdict, _ in said(p5.look(phase))} == {("efa.counters-unreadable", UNKNOWN)}
