@@ -12,7 +12,7 @@ _HIDDEN = "-"
 _TEXTS = (
     (pattern(r"(NVRM: Xid [^\n]*?\bname=)[^,\n\"\\]*"), rf"\1{_HIDDEN}"),
     (pattern(r"(\bKilled process \d+ )\([^)\n]*\)"), rf"\1({_HIDDEN})"),
-    (pattern(r"(\b(?:[Cc]omm:? ?|task=)\"?)[^,\s\"]+"), rf"\1{_HIDDEN}"),
+    (pattern(r"(\b(?:[Cc]omm(?:: ?|[ =])|task=)\"?)(?!0x)[^,\s\"]+"), rf"\1{_HIDDEN}"),
     (pattern(r"[^\s;\]\"]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
     (pattern(r"(\btask )[^\s:]+(:\d+ blocked for more than)"), rf"\1{_HIDDEN}\2"),
     (pattern(r"((?:/home|/users|/Users)/)[^/\s:,\"']+"), rf"\1{_HIDDEN}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,29 @@ def test_any_text_can_be_masked_and_twice_is_once(text):
     masked = evidence_mask.mask(text)
     assert evidence_mask.mask(masked) == masked
     assert json.loads(json.dumps(evidence_mask.mask_all({"x": [text, 1, None]})))["x"][1:] == [1, None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        "ip-10-0-0-1:71:93 [0] NCCL INFO comm 0x55d1c8a0 rank 0 nranks 16 cudaDev 0 busId 53000",
+        "No devices were found, a common reason is command line access",
+        "Failed to initialize NVML: Driver/library version mismatch",
+    ],
+)
+def test_what_a_rule_looks_at_is_not_hidden(text):
+    assert evidence_mask.mask(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CPU: 3 PID: 41 Comm: secret.py Not tainted",
+        'audit: comm="secret.py" exe',
+        "comm secret.py",
+        "task=secret.py,pid=1",
+    ],
+)
+def test_the_name_of_a_program_is(text):
+    assert "secret" not in evidence_mask.mask(text)
