@@ -79,7 +79,8 @@ def rule(settings: Settings, found: Notices) -> Iterator[Result]:
             yield Result("notify.target", WARN, text, f"`fmslurm notify test {state.name}`, `fmslurm notify list`")
     if not bad:
         names = ", ".join(state.name for state in found.targets)
-        tried = any(state.last_sent for state in found.targets)
-        yield Result(
-            "notify.targets", OK, names + ("" if tried else "; none was used yet: `fmslurm notify test` tries them")
-        )
+        if not all(state.tried for state in found.targets):
+            names += "; whether notices arrived stands in the controller's journal, which is root's, and on its machine"
+        elif not any(state.last_sent for state in found.targets):
+            names += "; none was used yet: `fmslurm notify test` tries them"
+        yield Result("notify.targets", OK, names)

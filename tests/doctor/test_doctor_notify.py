@@ -27,6 +27,7 @@ CASES = [
     (Mode(gate="enforce"), Notices(), [("notify.targets", WARN, "gate enforces")]),
     (Mode(gate="enforce", resume="enforce"), Notices(), [("notify.targets", WARN, "gate, resume enforces")]),
     (Mode(), Notices((CHAT,)), [("notify.targets", OK, "none was used yet")]),
+    (Mode(), Notices((CHAT._replace(tried=False),)), [("notify.targets", OK, "controller's journal")]),
     (Mode(), Notices((CHAT._replace(last_sent=5.0),)), [("notify.targets", OK, "chat")]),
     (
         Mode(),
