@@ -161,6 +161,8 @@ def told(one: Node, known: Known, now: float) -> Iterable[str]:
         yield f"    asks for         {record.step}"
         if record.needs:
             yield f"    to come back     {record.needs}"
+        if record.stays:
+            yield f"    it stays out     {record.stays}"
         if record.expires_s:
             yield f"    look at it by    {local(record.expires_s)}"
         if record.boot_id or record.instance_id:

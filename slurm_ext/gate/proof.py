@@ -24,12 +24,16 @@ _FABRIC = ("Completed", "Success")
 
 
 class Case(NamedTuple):
-    """A finding (id and target), what the node showed now, and its type's row (None: no table of ours has it)."""
+    """A finding (id and target), what the node showed now, and its type's row (None: no table of ours has it).
+
+    `gpu`: which GPU its target numbered when the node was drained (`gpu_of`).
+    """
 
     finding: str
     target: str
     facts: Facts
     row: InstanceType | None = None
+    gpu: str = ""
 
 
 #: Returns which reading is missing, in words; empty: it was made, and is good.
@@ -63,6 +67,13 @@ def rule_of(finding: str) -> Rule | None:
     return max(found, key=lambda one: len(one.id), default=None)
 
 
+def gpu_of(facts: Facts, target: str) -> str:
+    """Return address and UUID of the GPU that a target numbers now, as far as they are listed; empty where none surely is."""
+    gpus = facts.smi.gpus if facts.smi is not None and target.startswith("gpu:") else ()
+    found = [gpu for gpu in gpus if gpu.target == target]
+    return f"{found[0].pci} {found[0].uuid}".strip() if len(found) == 1 and found[0].pci else ""
+
+
 def _list_whole(case: Case) -> str:
     smi = case.facts.smi
     if smi is None:
@@ -70,9 +81,10 @@ def _list_whole(case: Case) -> str:
     if smi.timed_out or not smi.complete or smi.excerpt or smi.exit_code != 0 or not smi.gpus:
         return "nvidia-smi gave no whole answer"
     if case.row is None or not case.row.gpus:
-        # With one GPU less the numbers of the others change, so that another answers in its place.
-        return "how many GPUs belong here is not known: no table has this instance type"
-    if len(smi.gpus) < case.row.gpus:
+        # With one GPU less the numbers of the others change, so that another answers in its place. An address stays.
+        if not case.gpu and not case.target.startswith("gpu@"):
+            return f"how many GPUs belong here is not known, since no table has this instance type; it needs {PERSON}"
+    elif len(smi.gpus) < case.row.gpus:
         return f"nvidia-smi lists {len(smi.gpus)} of {case.row.gpus} GPUs"
     blank = next((gpu for gpu in smi.gpus if gpu.trouble or not gpu.pci), None)
     return f"nvidia-smi tells nothing of {blank.target}" if blank is not None else ""
@@ -83,13 +95,17 @@ def _about(case: Case) -> tuple[Gpu, ...]:
     gpus = case.facts.smi.gpus if case.facts.smi is not None else ()
     if not case.target.startswith("gpu"):
         return gpus
+    if case.gpu and (case.row is None or not case.row.gpus):
+        pci, _, uuid = case.gpu.partition(" ")
+        return tuple(gpu for gpu in gpus if gpu.pci == pci and (not uuid or gpu.uuid == uuid))
     return tuple(gpu for gpu in gpus if case.target in (gpu.target, f"gpu@{gpu.pci}"))
 
 
 def _listed(case: Case) -> str:
     if said := _list_whole(case):
         return said
-    return "" if _about(case) else f"{case.target} is not listed by nvidia-smi"
+    which = f"{case.target} ({case.gpu})" if case.gpu else case.target
+    return "" if _about(case) else f"{which} is not listed by nvidia-smi"
 
 
 def _value(words: str, read: Callable[[Gpu], object], *good: object) -> tuple[Reader, ...]:
@@ -293,6 +309,7 @@ RULES: tuple[Rule, ...] = (
     Rule("lnet.", (_read("lustre", "networks", node=True),)),
     # What no look of this node shows.
     Rule("dcgm.", needs=SLOW),
+    Rule("dcgm-health.", needs=PERSON),  # DCGM's watch forgets what it saw when its daemon starts anew
     Rule("burnin.", needs=BURNIN),
     *(Rule(id_, needs=BURNIN) for id_ in _OF_BURNIN),
     Rule("node.", needs=PERSON),

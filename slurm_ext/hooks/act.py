@@ -86,16 +86,18 @@ def drain(
     boot_id: str = "",
     first_boot: bool = False,
     bundle: str = "",
+    gpu: str = "",
     exits: bool = True,
 ) -> Done:
     """Drain a node for a finding; breaker and ledger may say no, and another tool's reason is left as it is.
 
-    `first_boot`: it fails at its first job since boot, for which there is a budget of its own. `bundle`: where its evidence is.
+    `first_boot`: it fails at its first job since boot, for which there is a budget of its own. `bundle`: where its evidence is;
+    `gpu`: which GPU it is about (proof.gpu_of).
     `exits`: where Slurm is silent the caller fails with 1, a drain as well. Who never does passes False: nothing is counted.
     """
     context = context_of(settings, job, room, boot_id)._replace(node=node)
     context = way_back.stamped(settings, context, is_here=node == job.node)
-    remedy = way_back.remedy(settings, context, finding, bundle=bundle)
+    remedy = way_back.remedy(settings, context, finding, bundle=bundle, gpu=gpu)
     try:
         slurm = slurm_of(settings)
         outcome = act.drain_node(
@@ -124,11 +126,18 @@ def drain(
 
 
 def exit_drains(
-    settings: Settings, job: HookJob, finding: Finding, *, room: str = "gate", boot_id: str = "", bundle: str = ""
+    settings: Settings,
+    job: HookJob,
+    finding: Finding,
+    *,
+    room: str = "gate",
+    boot_id: str = "",
+    bundle: str = "",
+    gpu: str = "",
 ) -> None:
     """Write down that Slurm's own drain after an exit with 1 is due to a finding of ours: it can be undone on proof then."""
     context = way_back.stamped(settings, context_of(settings, job, room, boot_id), is_here=True)
-    remedy = way_back.remedy(settings, context, finding, bundle=bundle)
+    remedy = way_back.remedy(settings, context, finding, bundle=bundle, gpu=gpu)
     owner = f"fmslurm {room}"
     record = recorded.record_of(settings, context, finding, act.PROLOG_ERROR, owner=owner, remedy=remedy)
     drain_record.write(settings.site.share, record)

@@ -154,10 +154,14 @@ def _look(
     )
     trail.emit(settings, job.node, event, share=share)
     if finding is not None and plan.act == decide.DRAIN:
+        from slurm_ext.gate import proof
         from slurm_ext.hooks import act, bundle
 
+        gpu = proof.gpu_of(look.facts, finding.target)
         saved = bundle.save(settings, job, job.node, look, finding=finding, data=data, before=kept, share=share)
-        done = act.drain(settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved, exits=False)
+        done = act.drain(
+            settings, job, job.node, finding, boot_id=look.facts.boot_id, bundle=saved, gpu=gpu, exits=False
+        )
         words = done.words()
         acted = event._replace(data={**event.data, "bundle": bundle.words(saved, share)})
         acted = acted._replace(event="gate.epilog-acted", decision=words, time="")

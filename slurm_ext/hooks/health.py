@@ -188,12 +188,22 @@ def _drain(
     settings: Settings, node: str, share: str, look: local.Look, finding: Finding, event: events.Event
 ) -> dict[str, Any]:
     from slurm_ext.hooks import act, bundle, jobfile
+    from slurm_ext.gate import proof
 
     job = HookJob("0", "", 0, node)
     saved = bundle.save(settings, None, node, look, share=share)
     first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
     done = act.drain(
-        settings, job, node, finding, boot_id=look.facts.boot_id, bundle=saved, first_boot=first, exits=False
+    gpu = proof.gpu_of(look.facts, finding.target)
+        settings,
+        job,
+        node,
+        finding,
+        boot_id=look.facts.boot_id,
+        bundle=saved,
+        gpu=gpu,
+        first_boot=first,
+        exits=False,
     )
     words = done.words()
     data = {**event.data, "bundle": bundle.words(saved, share)}

@@ -15,7 +15,7 @@ from slurm_ext.gate import local
 from slurm_ext.hooks import baseline, decide, environment, jobfile, marks, passes, restore, slow, together, trail
 from slurm_ext.hooks.decide import DRAIN, PASS_ON, Plan
 from slurm_ext.hooks.environment import HookJob
-from slurm_ext.hooks.supervise import FAIL, PASS
+from slurm_ext.hooks.supervise import PASS
 from slurm_ext.typed import Any, NamedTuple
 
 #: How long (seconds) all that is neither gate nor burn-in may take: settings, restore decision, acts, events.
@@ -266,38 +266,13 @@ def _drain(
             settings, job, job.node, look, finding=plan.finding, data=data, share=share, deadline_s=most_s
         )
         told["bundle"] = bundle.words(saved, share)
-    code, runs, note, said = _drain_here(job, settings, share, plan, room, passed.boot_id, saved)
+    from slurm_ext.gate import proof
+    from slurm_ext.hooks import drain_here
+
+    shown = passed.look.facts if passed.look is not None else None
+    gpu = proof.gpu_of(shown, plan.finding.target) if shown is not None and plan.finding is not None else ""
+    code, runs, note, said = drain_here.drain(job, settings, share, plan, room, passed.boot_id, saved, gpu)
     if said:
         told["runs_on_bad"] = said
     marks.say_acted(share, job, job.node, note)
     return code, runs, note
-
-
-def _drain_here(
-    job: HookJob, settings: Settings, share: str, plan: Plan, room: str, boot_id: str, bundle: str
-) -> tuple[int, bool, str, str]:
-    from slurm_ext.hooks import act
-
-    assert plan.finding is not None, "a node is drained for a finding"
-    if job.het:  # a component that fails does not stop the others: the whole job goes back first
-        act.requeue(settings, job, reason=plan.reason, rule=plan.rule, room=room)
-    first = jobfile.is_first(at_node(settings.site.run_dir, job.node), boot_id)
-    done = act.drain(settings, job, job.node, plan.finding, room=room, boot_id=boot_id, first_boot=first, bundle=bundle)
-    if done.done:
-        # Slurm requeues the job of a prolog that fails, also one that its owner has cancelled (seen on 22.05.8).
-        if over := act.ended(settings, job):
-            return PASS, False, f"{done.words()}; the job is {act.OVER} {over}", ""
-        from slurm_ext.hooks import no_requeue
-
-        if said := no_requeue.end_for_good(settings, job, reason=plan.reason, rule=plan.rule, room=room):
-            return PASS, False, f"{done.words()}; {said}", ""
-        return FAIL, False, done.words(), ""
-    if done.acked:
-        return PASS, True, f"passed: {done.reason}", ""
-    if not done.suppressed:
-        act.exit_drains(settings, job, plan.finding, room=room, boot_id=boot_id, bundle=bundle)
-        return FAIL, False, f"exit 1, by which Slurm drains it later: {done.reason}", ""
-    from slurm_ext.hooks import kept_in_use
-
-    runs, note, said = kept_in_use.settle(job, settings, share, plan, room, done)
-    return PASS, runs, note, said

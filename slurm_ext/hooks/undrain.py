@@ -184,7 +184,7 @@ def _missing(case: Case) -> str:
         return "" if is_well else f"EFA's loopback did not pass over {target}"
     if kind != DCGM:
         row = catalogue.find(case.look.facts.instance_type)
-        return proof.missing(proof.Case(finding, target, case.look.facts, row))
+        return proof.missing(proof.Case(finding, target, case.look.facts, row, case.record.gpu))
     untested = next((one.finding.id for one in _items(case.last) if one.finding.id in _UNTESTED), "")
     return f"DCGM did not make every test ({untested})" if untested else ""
 
@@ -230,6 +230,7 @@ def _say(case: Case, decision: str, why: str, *, said: str = "") -> None:
     known = {"since_s": case.record.since_s, "why": why}
     if _said(case) == known:
         return
+    case = _rewritten(case, stays=why)
     _emit(case, "node.stays-out", decision, why, said)
     _keep(case, known)
 

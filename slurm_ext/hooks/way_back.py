@@ -39,8 +39,11 @@ def stamped(settings: Settings, context: Context, *, is_here: bool) -> Context:
     )
 
 
-def remedy(settings: Settings, context: Context, finding: Finding, *, bundle: str = "") -> Remedy:
-    """Return what the ladder asks for, given what this node was drained for before. `bundle`: where the evidence lies."""
+def remedy(settings: Settings, context: Context, finding: Finding, *, bundle: str = "", gpu: str = "") -> Remedy:
+    """Return what the ladder asks for, given what this node was drained for before.
+
+    `bundle`: where the evidence lies; `gpu`: which GPU the finding is about (proof.gpu_of).
+    """
     share, node = settings.site.share, context.node
     past = drain_record.history(share, node) or ()
     if (stale := drain_record.read(share, node)) is not None:  # somebody resumed it without a word to us
@@ -53,4 +56,4 @@ def remedy(settings: Settings, context: Context, finding: Finding, *, bundle: st
         instance_id=context.instance_id,
         reboot_first=settings.drain.reboot_first,
     )
-    return Remedy(step.step, step.needs + (f" ({step.why})" if step.why else ""), step.tries, bundle)
+    return Remedy(step.step, step.needs + (f" ({step.why})" if step.why else ""), step.tries, bundle, gpu)

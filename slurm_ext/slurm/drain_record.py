@@ -58,6 +58,8 @@ class DrainRecord(NamedTuple):
     tries: int = 1  # how often this finding drained this node, this time included
     bundle: str = ""  # the folder on the share with the evidence
     needs: str = ""  # what must happen to come back, in words
+    gpu: str = ""  # address and UUID of the GPU that the target numbers, as far as they were listed then
+    stays: str = ""  # why its own health check left it out when it looked last, in words
 
 
 class Remedy(NamedTuple):
@@ -67,6 +69,7 @@ class Remedy(NamedTuple):
     needs: str = ""
     tries: int = 1
     bundle: str = ""
+    gpu: str = ""
 
 
 class PastDrain(NamedTuple):

@@ -40,6 +40,7 @@ def record_of(
         tries=remedy.tries,
         bundle=remedy.bundle,
         needs=remedy.needs,
+        gpu=remedy.gpu,
     )
 
 

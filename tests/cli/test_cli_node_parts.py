@@ -41,6 +41,8 @@ RECORD = DrainRecord(
     2,
     "/s/e",
     "a reboot",
+    "0000:56:00 GPU-3",
+    "the gate fails here",
 )
 ACK = Ack("n1", "gpu.xid-79", "gpu:3", NOW + 60, "known", "alice", NOW - 5)
 
@@ -182,7 +184,15 @@ def test_one_line_of_the_table(one: Node, known: Known, expected: tuple[str, ...
 def test_everything_of_a_node_for_people_and_machines() -> None:
     known = Known({"n1": RECORD}, {"n1": (ACK,)})
     text = "\n".join(node_rows.told(node(), known, NOW))
-    for word in ("gpu.xid-79 on gpu:3", "to come back     a reboot", "/s/e", "acknowledged by alice", "i-1", "time 2"):
+    for word in (
+        "gpu.xid-79 on gpu:3",
+        "to come back     a reboot",
+        "it stays out     the gate fails here",
+        "/s/e",
+        "acknowledged by alice",
+        "i-1",
+        "time 2",
+    ):
         assert word in text
     data = node_rows.as_data(node(), known, NOW)
     assert json.loads(json.dumps(data)) == data

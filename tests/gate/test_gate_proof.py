@@ -187,6 +187,45 @@ def test_a_gpu_that_is_not_surely_listed_is_no_proof(id_: str, facts: Facts, row
     assert proof.missing(Case(id_, "node" if id_ == "gpu.missing" else "gpu:3", facts._replace(holders=()), row))
 
 
+KEPT = "0000:56:00 GPU-3"  # as the record of the drain has gpu:3
+
+#: What a node of an unknown type shows later: whether that proves a value of gpu:3 gone, and whether of gpu@0000:56:00.
+LATER: list[tuple[str, Facts, bool, bool]] = [
+    ("all are listed", Facts(smi=gpus(lambda rows: None)), True, True),
+    (
+        "it has another number, another is gone",
+        Facts(smi=gpus(lambda rows: (rows.pop(0), rows[2].update(index="2")))),
+        True,
+        True,
+    ),
+    ("it is not listed", Facts(smi=gpus(lambda rows: rows.pop(3))), False, False),
+    ("another has its number", Facts(smi=gpus(lambda rows: (rows.pop(3), rows[3].update(index="3")))), False, False),
+    ("another sits at its address", Facts(smi=gpus(lambda rows: rows[3].update(uuid="GPU-9"))), False, True),
+    ("it is lost", Facts(smi=gpus(lambda rows: rows[3].update({"memory.used": "[GPU is lost]"}))), False, False),
+    ("the answer was cut", Facts(smi=gpus(lambda rows: None)._replace(complete=False)), False, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "by_record", "by_address"), [case[1:] for case in LATER], ids=[case[0] for case in LATER]
+)
+@pytest.mark.parametrize("id_", ["gpu.ecc-uncorrected", "gpu.lost", "gpu.requires-reset"])
+def test_on_an_unknown_type_the_very_gpu_is_known_by_its_address(
+    id_: str, facts: Facts, by_record: bool, by_address: bool
+) -> None:
+    assert (proof.missing(Case(id_, "gpu:3", facts, None, KEPT)) == "") == by_record
+    assert (proof.missing(Case(id_, "gpu@0000:56:00", facts, None)) == "") == by_address
+    said = proof.missing(Case(id_, "gpu:3", facts, None))
+    assert "it needs a person's word" in said or "whole answer" in said, "which one it was nobody knows"
+
+
+def test_which_gpu_a_target_numbers_is_kept_at_the_drain() -> None:
+    eight = Facts(smi=gpus(lambda rows: None))
+    assert proof.gpu_of(eight, "gpu:3") == KEPT
+    assert proof.gpu_of(eight, "gpu:9") == proof.gpu_of(eight, "node") == proof.gpu_of(Facts(), "gpu:3") == ""
+    assert proof.gpu_of(Facts(smi=gpus(lambda rows: rows[3].update({"pci.bus_id": "[N/A]"}))), "gpu:3") == ""
+
+
 LOGGED = ("gpu.xid-79", "gpu.off-bus", "gpu.init-failed", "gpu.memory-manager-failed", "nvswitch.sxid-12028")
 
 

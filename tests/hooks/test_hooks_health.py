@@ -334,9 +334,11 @@ def test_who_stays_out_and_why_it_is_said_once(here: Here, change: Callable[[Her
     change(here)
     here.health(2)
     assert not [line for line in here.asked() if "State=RESUME" in line]
-    assert drain_record.read(here.share, "n0") is not None
+    record = drain_record.read(here.share, "n0")
+    assert record is not None
     (event,) = here.named("node.stays-out")
     assert words in str(event["reason"])
+    assert record.stays == event["reason"], "fmslurm node show tells it from there"
     if "nothing looks at it" in words:
         assert event["data"]["record"]["needs"].startswith("a person's word (fmslurm node resume)")
 
