@@ -26,6 +26,8 @@ from slurm_ext.slurm import connect
 
 #: One call to Slurm may take this long (seconds): a tick must end before the heartbeat counts as stale.
 CALL_TIMEOUT_S = 8.0
+#: Between two ticks notices are seen to so often (seconds).
+NOTICES_S = 2.0
 #: Old rows are dropped this often (seconds).
 HOUSEKEEPING_S = 300.0
 
@@ -110,6 +112,10 @@ class Loop:
     def once(self) -> bool:
         """Do one tick; say whether Slurm answered."""
         answered = self._tick()
+        self._notices()
+        return answered
+
+    def _notices(self) -> None:
         try:
             self.desk.step(self.controller.settings, self.controller.cluster, time.time())
             self._said.pop("notices", None)
@@ -117,7 +123,6 @@ class Loop:
             self._say(str(exc), about="notices")
         except Exception as exc:  # noqa: BLE001 - whatever breaks in telling must not keep jobs from coming back
             self._say(f"notices broke: {type(exc).__name__}: {exc}", about="notices")
-        return answered
 
     def _tick(self) -> bool:
         try:
@@ -140,9 +145,11 @@ class Loop:
         while not self.stopping:
             started = time.monotonic()
             self.once()
-            self.server.serve(
-                until=started + max(self.controller.settings.resume.poll_s, 0.1), stop=lambda: self.stopping
-            )
+            until = started + max(self.controller.settings.resume.poll_s, 0.1)
+            while not self.stopping and (now := time.monotonic()) < until:
+                self.server.serve(until=min(until, now + NOTICES_S), stop=lambda: self.stopping)
+                if time.monotonic() < until:  # a site that looks at Slurm seldom is told of nodes in time all the same
+                    self._notices()
 
     def close(self) -> None:
         """Close socket and database."""

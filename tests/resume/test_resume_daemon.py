@@ -92,4 +92,21 @@ def test_notices_that_break_do_not_keep_jobs_from_coming_back(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1  # not one line a tick
     assert str(error) in said[0]
-    assert daemon.CALL_TIMEOUT_S > 0
+
+
+def test_notices_do_not_wait_for_the_next_tick(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "NOTICES_S", 0.01)
+    site.write("[{mail: a@x}]")
+    with closing(site.loop()) as loop:
+        loop.controller.settings = loop.settings._replace(resume=loop.settings.resume._replace(poll_s=3_600.0))
+        ticks: list[float] = []
+        steps: list[float] = []
+        monkeypatch.setattr(loop, "_tick", lambda: ticks.append(time.time()))
+
+        def step(*_about: object) -> None:
+            steps.append(time.time())
+            loop.stopping = len(steps) == 5
+
+        monkeypatch.setattr(loop.desk, "step", step)
+        loop.run()
+    assert (len(ticks), len(steps)) == (1, 5)
