@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "on": ("mode", "on", "undo `off`"),
     "status": ("status", "status", "the cluster at a glance"),
     "submit": ("submit", "submit", "sbatch with more sense"),
-    "topology": ("topology", "topology", "where the nodes sit: show, generate, diff, check"),
+    "topology": ("topology", "topology", "where the nodes sit: show, generate, diff, check, lint"),
     "uninstall": ("install", "uninstall", "take out everything that install put in"),
     "why": ("why", "why", "what happened to a job, and why"),
 }
