@@ -73,9 +73,7 @@ def _homes(
     for placement in unplaced:
         homes.setdefault(placement.zone or largest, []).append(placement)
     for zone, nodes in sorted(homes.items()):
-        notes.append(
-            f"{len(nodes)} nodes have no known place and wait in a holding leaf under {zone or 'the only root'}"
-        )
+        notes.append(f"no known place for {len(nodes)} of the nodes: in a holding leaf under {zone or 'the only root'}")
     return homes
 
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import NamedTuple
 
 from slurm_ext.slurm.hostlist import fold
+from slurm_ext.topology.build import HOLDING
 from slurm_ext.topology.model import Tree
 from slurm_ext.topology.naming import comment
 from slurm_ext.topology.render_text import Row, counted, rows
@@ -24,13 +25,14 @@ _STYLE = (
 
 
 class Line(NamedTuple):
-    """One row of the picture: a switch, or the leaves of a switch taken together."""
+    """One row of the picture: a switch, or the leaves of a switch taken together; only those that hold nodes have a bar."""
 
     label: str
     depth: int
     nodes: int
     of_job: int
     detail: str
+    leaf: bool
 
 
 def _cut(text: str, most: int = 60) -> str:
@@ -72,9 +74,8 @@ def picture_lines(tree: Tree, *, job_nodes: Collection[str] = (), max_rows: int 
 
 
 def _line(row: Row) -> Line:
-    return Line(
-        row.switch.name, row.depth, row.nodes, row.of_job, _cut(fold(row.switch.nodes)) if row.switch.nodes else ""
-    )
+    nodes = row.switch.nodes
+    return Line(row.switch.name, row.depth, row.nodes, row.of_job, _cut(fold(nodes)) if nodes else "", bool(nodes))
 
 
 def _folded(together: list[Row]) -> list[Line]:
@@ -83,19 +84,21 @@ def _folded(together: list[Row]) -> list[Line]:
     nodes, of_job = sum(row.nodes for row in together), sum(row.of_job for row in together)
     sizes = sorted({row.nodes for row in together})
     each = f"{sizes[0]} nodes each" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} nodes each"
-    return [Line(f"{len(together)} leaves", together[0].depth, nodes, of_job, each)]
+    return [Line(f"{len(together)} leaves", together[0].depth, nodes, of_job, each, True)]
 
 
 def svg(tree: Tree, *, job: str = "", job_nodes: Collection[str] = (), max_rows: int = MAX_ROWS) -> str:
-    """Return a picture of the tree: a row for each switch, indented, with a bar as long as it has nodes below."""
+    """Return a picture of the tree: a row for each switch, indented; a leaf has a bar as long as it has nodes."""
     lines = picture_lines(tree, job_nodes=job_nodes, max_rows=max_rows)
-    most = max(line.nodes for line in lines)
+    # Nodes without a place may be more than any leaf has: their bar is cut.
+    sizes = [line.nodes for line in lines if line.leaf and not line.label.startswith(HOLDING)]
+    most = max(sizes, default=1)
     deepest = max(line.depth for line in lines)
     bar_x = deepest * _INDENT + 190
     width, height = bar_x + _BAR + 560, len(lines) * _ROW + 12
     total = sum(line.nodes for line in lines if line.depth == 0)
     title = f"Topology: {counted(total, 'node')} under {counted(len(tree.switches), 'switch').replace('switchs', 'switches')}"
-    desc = "A row for each switch, indented below its parent, with the number of nodes below it."
+    desc = "A row for each switch, indented below its parent, with the number of nodes below it; bars are leaves."
     if job:
         desc += f" Nodes of job {job}: {sum(line.of_job for line in lines if line.depth == 0)}, in orange."
     parts = [
@@ -111,10 +114,11 @@ def svg(tree: Tree, *, job: str = "", job_nodes: Collection[str] = (), max_rows:
         if above:
             parts.append(f'<path class="line" d="M{x - _INDENT + 4} {above[-1] + 4}V{y - 4}H{x - 3}"/>')
         above.append(y)
-        full = max(2, round(_BAR * line.nodes / most)) if most else 0
+        full = max(2, min(_BAR, round(_BAR * line.nodes / most))) if line.leaf else 0
         parts.append(f'<text x="{x}" y="{y}">{escape(line.label)}</text>')
-        parts.append(f'<rect class="all" x="{bar_x}" y="{y - 11}" width="{full}" height="13"/>')
-        if line.of_job:
+        if line.leaf:
+            parts.append(f'<rect class="all" x="{bar_x}" y="{y - 11}" width="{full}" height="13"/>')
+        if line.leaf and line.of_job:
             part = max(2, round(full * line.of_job / line.nodes))
             parts.append(f'<rect class="job" x="{bar_x}" y="{y - 11}" width="{part}" height="13"/>')
         words = str(line.nodes) + (f" ({line.of_job} of job {job})" if line.of_job else "")

@@ -108,8 +108,8 @@ def test_the_svg_is_xml_with_title_and_description() -> None:
     assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
     assert title.text == "Topology: 5 nodes under 3 switches"
     assert "job 7: 1" in (desc.text or "")
-    assert len(root.findall(f"{SVG}rect[@class='all']")) == 3
-    assert len(root.findall(f"{SVG}rect[@class='job']")) == 2
+    assert len(root.findall(f"{SVG}rect[@class='all']")) == 2
+    assert len(root.findall(f"{SVG}rect[@class='job']")) == 1
 
 
 def test_a_large_picture_folds_leaves() -> None:
