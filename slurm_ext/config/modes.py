@@ -100,7 +100,7 @@ def off_to_json(switch: Off) -> bytes:
 
 
 def off_from_json(room: str, content: bytes | str) -> Off | None:
-    """Return the switch in the off file of a room, or None where it is no such file: a broken one switches nothing off."""
+    """Return the switch in the off file of a room, or None where it is no such file."""
     data = _object(content)
     until = data.get("until") if data is not None else None
     if data is None or room not in (*ROOMS, ALL) or not _is_time(until):

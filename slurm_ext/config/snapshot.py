@@ -7,6 +7,7 @@ No snapshot ever seen means every room is off and every job passes. Standard lib
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -177,19 +178,39 @@ def is_marked(share: str) -> bool:
     return any(os.path.lexists(os.path.join(share, name)) for name in MARKERS)
 
 
-def read_off(share: str) -> tuple[Off, ...]:
-    """Return the switches on the share, past ones too; files that root did not write, or that hold none, are ignored.
+#: How long (epoch seconds, the year 2100) a switch holds that cannot be read.
+UNTIL_MENDED_S = 4_102_444_800.0
 
+#: What opening something in the place of a switch may say: a link, a folder, a pipe.
+_UNUSABLE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.EACCES, errno.EPERM)
+
+
+def read_off(share: str) -> tuple[Off, ...]:
+    """Return the switches on the share, past ones too.
+
+    A file that is there and cannot be used, a cut one or one that others may write, keeps its room off until it is mended or
+    `fmslurm on` takes it away: whoever put it there wanted less to be done, not more.
     For short-lived children and the controller: reads the share itself. Raise OSError where the folder cannot be read.
     """
     switches = []
     for room in (ALL, *ROOMS):
+        path = os.path.join(share, OFF_FOLDER, f"{room}.json")
         try:
-            switch = off_from_json(room, read_trusted(os.path.join(share, OFF_FOLDER, f"{room}.json")))
-        except (FileNotFoundError, UntrustedFileError):
+            switch = off_from_json(room, read_trusted(path))
+            why = "it holds no switch"
+        except FileNotFoundError:
             continue
-        if switch is not None:
-            switches.append(switch)
+        except UntrustedFileError as exc:
+            switch, why = None, exc.message
+        except OSError as exc:
+            if exc.errno not in _UNUSABLE:
+                raise
+            switch, why = None, exc.strerror or str(exc)
+        if switch is None:
+            switch = Off(
+                room, UNTIL_MENDED_S, f"{path} is there and cannot be used ({why}): `fmslurm on {room}` removes it"
+            )
+        switches.append(switch)
     return tuple(switches)
 
 
@@ -212,7 +233,7 @@ def view(share: str, local_dir: str, *, timeout_s: float = 2.0, now: float | Non
     heartbeat = heartbeat_from_json(str(found.get("heartbeat", "")))
     if settings is not None:
         why = f"generation {settings.generation} as pushed"
-        _keep(local_dir, last, {"snapshot": found["snapshot"], "off": found["off"]})
+        _keep(local_dir, last, {"snapshot": found["snapshot"], "off": found.get("off", last.get("off", []))})
     else:
         try:
             settings = from_json(str(last.get("snapshot", "")), name=LAST_GOOD_FILE)

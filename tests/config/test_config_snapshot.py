@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from slurm_ext.config import snapshot
+from slurm_ext import shared
+from slurm_ext.config import modes, snapshot
 from slurm_ext.config.model import ROOMS, Gate, Mode, Settings, Staging, Tier
 from slurm_ext.config.modes import Heartbeat, Off
 from slurm_ext.config.snapshot import LAST_GOOD_FILE, SNAPSHOT_FILE, View, from_json, hook_settings, push, read, view
@@ -254,7 +255,6 @@ def test_a_cache_that_cannot_be_written_fails_nothing(share: Path, tmp_path: Pat
 def test_switches_and_heartbeat_come_along(share: Path, local: Path) -> None:
     push(SITE, str(share))
     snapshot.write_atomic(str(share / "config/off/all.json"), json.dumps({"until": NOW + 1, "reason": "r", "by": "b"}))
-    snapshot.write_atomic(str(share / "config/off/gate.json"), "{")
     snapshot.write_atomic(
         str(share / "controller/heartbeat.json"), json.dumps({"time": NOW, "mode": "enforce", "pid": 7})
     )
@@ -263,6 +263,58 @@ def test_switches_and_heartbeat_come_along(share: Path, local: Path) -> None:
     assert found.heartbeat == Heartbeat(NOW, "enforce", 7)
     assert found.settings.mode.gate == "off"
     assert seen(share, local, now=NOW + 1).settings.mode.gate == "enforce"
+
+
+def _unusable(path: Path, how: str) -> None:
+    if how == "cut":
+        snapshot.write_atomic(str(path), "{")
+    elif how == "no time":
+        snapshot.write_atomic(str(path), json.dumps({"until": "soon"}))
+    elif how == "a link":
+        path.symlink_to("/dev/null")
+    elif how == "a pipe":
+        os.mkfifo(path)
+    elif how == "a folder":
+        path.mkdir()
+    else:
+        path.write_text(json.dumps({"until": NOW - 1}))
+        path.chmod(0o666)
+
+
+@pytest.mark.parametrize("how", ["cut", "no time", "a link", "a pipe", "a folder", "writable by others"])
+def test_a_switch_that_cannot_be_used_keeps_its_room_off(share: Path, local: Path, how: str) -> None:
+    """Whoever threw it wanted less to be done: a full disk at three in the morning must not turn it round."""
+    push(SITE, str(share))
+    (share / "config/off").mkdir(parents=True, exist_ok=True)
+    _unusable(share / "config/off/gate.json", how)
+    found = seen(share, local)
+    assert found.settings.mode.gate == "off"
+    assert found.settings.mode.burnin == SITE.mode.burnin
+    (switch,) = found.off
+    assert switch.until == snapshot.UNTIL_MENDED_S
+    assert "config/off/gate.json" in switch.reason
+    assert "`fmslurm on gate`" in switch.reason
+    mode, why = modes.effective_mode(found.settings, "gate", node="n1", off=found.off, now=NOW)
+    assert mode == "off"
+    assert "cannot be used" in why
+    if how != "a folder":
+        assert shared.clear_switch(str(share), "gate") is True
+        assert seen(share, local).settings.mode.gate == "enforce"
+
+
+def test_a_folder_of_switches_that_cannot_be_read_leaves_the_last_known_ones(
+    share: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(SITE, str(share))
+    snapshot.write_atomic(str(share / "config/off/gate.json"), json.dumps({"until": NOW + 9, "reason": "r"}))
+    assert seen(share, local).settings.mode.gate == "off"
+
+    def broken(share: str) -> tuple[Off, ...]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(snapshot, "read_off", broken)
+    assert seen(share, local).settings.mode.gate == "off"
+    assert seen(share, local.parent / "another").settings.mode.gate == "enforce"
 
 
 def test_a_share_that_hangs_holds_nobody(share: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
