@@ -267,7 +267,8 @@ def _lab_clock(root: str) -> bool | None:
 def _scratch(path: str) -> dict[str, Any]:
     """Write, flush and remove a small file in a scratch folder, and look at its free space."""
     started = time.monotonic()
-    probe = os.path.join(path, f".fmslurm-probe-{os.getpid()}")
+    # A name that nobody can know before: users write here, too, and one that is there already would tell nothing.
+    probe = os.path.join(path, f".fmslurm-probe-{os.urandom(8).hex()}")
     error = ""
     free = None
     try:

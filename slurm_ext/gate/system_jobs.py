@@ -102,8 +102,16 @@ def live(here: Here, found: Scan) -> frozenset[str] | None:
     """Return the jobs of which a step lives; None where the list of processes is not whole."""
     if not found.whole:
         return None
-    lines = (read_small.text(here.path(f"proc/{pid}/cmdline"), 256) or "" for pid in found.stepds)
+    # Anybody may give a program this name and these words.
+    lines = (read_small.text(here.path(f"proc/{pid}/cmdline"), 256) or "" for pid in found.stepds if _roots(here, pid))
     return frozenset(step[1] for line in lines if (step := _STEP.match(line)))
+
+
+def _roots(here: Here, pid: int) -> bool:
+    """Return whether root started a process: its real user, since a step's own effective one changes."""
+    status = read_small.text(here.path(f"proc/{pid}/status"), 8192) or ""
+    words = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    return words[:1] == ["0"]
 
 
 def jobs_of(here: Here, seen: Seen, alive: frozenset[str] | None) -> Jobs:

@@ -252,6 +252,16 @@ def test_a_job_that_runs_is_left_alone(tmp_path):
         assert found(here(tmp_path, files, phase=phase, job_id="55")) == []
 
 
+def test_a_user_cannot_make_it_look_as_if_a_job_ran_here(tmp_path):
+    """Anybody may call a program slurmstepd and give it a step's words; root alone may start it."""
+    left = healthy() | NO_JOB | job(41, (77,)) | process(77, "python3", group="/system.slice/slurmstepd.scope/job_41")
+    faked = process(60, "slurmstepd", uid=1000) | {"proc/60/cmdline": "slurmstepd: [41.0]\0"}
+    bad = [("process.leftover", WARN, "node", "warn")]
+    assert found(here(tmp_path / "alone", left, phase="prolog", job_id="7")) == bad
+    assert found(here(tmp_path / "faked", left | faked, phase="prolog", job_id="7")) == bad
+    assert found(here(tmp_path / "real", left | stepd(60, 41), phase="prolog", job_id="7")) == []
+
+
 def test_a_process_that_ran_meanwhile_only_waits_for_its_disk(tmp_path, monkeypatch):
     told = here(tmp_path, healthy() | NO_JOB | process(77, "python3", "D", **DEEP), phase="health")
 
