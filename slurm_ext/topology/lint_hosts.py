@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: MAX_RANGE: hosts that one range may name.
 MAX_RANGE = 65_536
+#: MAX_RANGES: ranges that one pair of brackets may hold, and MAX_PREFIX_CNT: names that all brackets but the last may make.
+MAX_RANGES, MAX_PREFIXES = 262_144, 65_536
 #: The largest number that a name may end in: an unsigned long of 64 bits.
 MAX_NUMBER = (1 << 64) - 1
 
@@ -59,6 +61,8 @@ def _expanded(pieces: list[str], limit: int) -> tuple[list[str], str]:
         if problem:
             return [], problem
         dimensions.append(ranges)
+        if total > MAX_PREFIXES:
+            return [], "large"
         total *= sum(high - low + 1 for low, high, _ in ranges)
         if total > limit:
             return [], "too-many"
@@ -72,7 +76,9 @@ def _expanded(pieces: list[str], limit: int) -> tuple[list[str], str]:
 
 
 def _ranges(text: str) -> tuple[list[tuple[int, int, int]], str]:
-    found = []
+    found: list[tuple[int, int, int]] = []
+    if text.count(",") >= MAX_RANGES:
+        return [], "large"
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         if match is None or (match[2] and int(match[2]) < int(match[1])):

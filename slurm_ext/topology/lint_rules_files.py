@@ -57,9 +57,9 @@ FILES: tuple[Rule, ...] = (
     rule(
         "hostlist.large",
         "fatal",
-        "{what!r} has a range of more than 65,536 hosts",
+        "{what!r} has a range of more than 65,536 hosts, as many names before its last bracket, or 262,144 ranges",
         "Write only the hosts that there are",
-        HOSTLIST_C + " (MAX_RANGE), tried",
+        HOSTLIST_C + " (MAX_RANGE, MAX_PREFIX_CNT, MAX_RANGES), tried",
     ),
     rule(
         "hostlist.too-many",

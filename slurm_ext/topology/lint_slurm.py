@@ -42,7 +42,7 @@ PARAMS: Mapping[str, tuple[int, int]] = {
 }
 #: T23827 is fixed from these patches on, and in every release after them.
 _OVERFLOW_FIXED: Mapping[tuple[int, int], int] = {(25, 5): 6, (25, 11): 1}
-_OVERFLOW_NODES = 32_771
+_LARGEST_INT = (1 << 31) - 1
 _DEFAULT_TREE_WIDTH = 16
 
 
@@ -188,7 +188,8 @@ def _routes(report: Report, conf: SlurmConf, release: Release) -> None:
     width = conf.get("treewidth")
     wide = int(width[:9]) if width.isascii() and width.isdigit() else _DEFAULT_TREE_WIDTH
     fixed = _OVERFLOW_FIXED.get(release.feature)
-    if wide * len(conf.weights) >= 65_533 * _OVERFLOW_NODES and (fixed is None or release.patch < fixed):
+    # topology_p_split_hostlist() multiplies in 32 bits.
+    if len(conf.weights) * (wide - 1) + 1 > _LARGEST_INT and (fixed is None or release.patch < fixed):
         doubt = "warning" if fixed is not None and release.patch < 0 else ""
         report.add("slurm.route-overflow", *conf.where(key), severity=doubt, width=wide, count=len(conf.weights))
 

@@ -105,6 +105,7 @@ def test_hostlists_are_read_as_slurm_reads_them() -> None:
         ("n[3-1]", "bad"),
         ("n[0-65536]", "large"),
         ("n[0-9][0-9]", "too-many"),
+        ("n[0" + ",1" * 262_144 + "]", "large"),
         ("n[1-9],m[1-9]", "too-many"),
         ("n[1-9],n[1-9]", "too-many"),
     ):

@@ -93,6 +93,7 @@ CONF_CASES = (
     Case("a range that runs backwards", "hostlist.bad", "all", "SwitchName=a Nodes=n[5-1]\n"),
     Case("empty brackets", "hostlist.bad", "all", "SwitchName=a Nodes=n[]\n"),
     Case("a range of 100,000", "hostlist.large", "all", "SwitchName=a Nodes=n[0-99999]\n"),
+    Case("100,000 prefixes", "hostlist.large", "all", "SwitchName=a Nodes=n[0-49999,50001-99999]x[0-1]\n"),
     Case("letters that no node has", "tree.unknown-node", "", f"SwitchName=a Nodes={NODES},n:1,n$2\n"),
     Case("a child with a tail of 19 digits", "", "", f"SwitchName=a Switches=x{_TAIL[1:]}\nSwitchName=x{_TAIL[1:]} Nodes={NODES}\n"),
     Case("a child with a tail of 20 small digits", "", "",
