@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, unread_rules
 from slurm_ext.gate.local import Look
-from slurm_ext.gate.model import Facts, Judged
+from slurm_ext.gate.model import Facts, Gpu, Judged
 from slurm_ext.gate.probes import Check
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 #: What became of a check beside the four verdicts: switched off, or nothing here to look at.
 OFF, NOTHING = "off", "-"
+
+#: Checks of a value that not every driver tells: of silence nothing is known to be well.
+_NOT_TOLD: Mapping[str, tuple[Callable[[Gpu], object], str]] = {
+    "gpu.clocks-set-low": (lambda gpu: gpu.app_clock_mhz, "this driver tells no application clocks (R580 and later)"),
+    "gpu.power-limit-low": (lambda gpu: gpu.power_limit_w, "this driver tells no power limits"),
+    "gpu.ecc-corrected-many": (lambda gpu: gpu.ecc_corrected, "this driver tells no corrected ECC errors"),
+}
 
 _WORST = (FAIL, UNKNOWN, WARN, PASS)
 
@@ -94,6 +101,10 @@ def _silent(check: Check, facts: Facts, settings: Settings, blind: Mapping[str, 
         return Result(check.id, UNKNOWN, blind[check.id])
     if check.id.startswith(("gpu.", "dcgm.")) and facts.smi is None and not checks.reads_log(check):
         return Result(check.id, NOTHING, "there is no nvidia-smi")
+    if (told := _NOT_TOLD.get(check.id)) is not None and facts.smi is not None and _has_gpus(facts):
+        value, why = told
+        if all(value(gpu) is None for gpu in facts.smi.gpus):
+            return Result(check.id, NOTHING, why)
     if check.id == "node.type-unknown" and not facts.instance_type:
         return Result(check.id, NOTHING, "DMI names no instance type")
     containers = facts.probed.get("container")

@@ -12,7 +12,7 @@ from slurm_ext.cli import explain
 from slurm_ext.cli.main import main
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, local, results
-from slurm_ext.gate.model import Facts, conclude, judged
+from slurm_ext.gate.model import Facts, Gpu, Smi, conclude, judged
 from slurm_ext.lab import hardware
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
@@ -97,6 +97,9 @@ def test_a_users_name_of_a_program_moves_no_terminal(
         (look(judged(UNKNOWN, "system.no-answer", "node", "none")), "host.cpu-count", UNKNOWN),
         (look(judged(UNKNOWN, "efa.no-answer", "node", "none")), "efa.drops", None),
         (look(judged(WARN, "brand.new", "node", "warn")), "brand.new", WARN),
+        (look(smi=Smi((Gpu(number=0),))), "gpu.clocks-set-low", "-"),
+        (look(smi=Smi((Gpu(number=0, app_clock_mhz=1980),))), "gpu.clocks-set-low", PASS),
+        (look(smi=Smi((Gpu(number=0),))), "gpu.power-limit-low", "-"),
     ],
 )
 def test_what_became_of_a_check(seen: local.Look, check: str, result: str | None) -> None:
