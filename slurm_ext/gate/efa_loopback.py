@@ -27,7 +27,7 @@ MINORITY = 4
 FIRST = 4
 
 #: One packet of EFA holds 8,928 bytes; what needs several goes other ways in each release.
-SIZE_BYTES, ROUNDS = 4096, 1000
+SIZE_BYTES, ROUNDS = 4096, 200
 
 _MOST_DOMAINS = 64
 _FIELD = pattern(r"\s*(provider|domain|type|fi_fabric_attr\.prov_name): *(\S+)")

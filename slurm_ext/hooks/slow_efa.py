@@ -18,7 +18,7 @@ from slurm_ext.hooks.slow_program import Program
 from slurm_ext.hooks.slow_run import Order, Result
 
 #: How long (seconds) fi_info may take to list the devices, a server to listen, and a try of one device to end.
-LIST_S, LISTEN_S, TRY_S = 60.0, 15.0, 20.0
+LIST_S, LISTEN_S, TRY_S = 60.0, 15.0, 30.0
 
 #: A server ends a moment after its client (seconds); what does not heed a word is killed after so long.
 AFTER_S, KINDLY_S = 2.0, 1.0
