@@ -9,16 +9,21 @@ from typing import Any, NamedTuple
 import click
 
 from slurm_ext.config.model import Settings
-from slurm_ext.errors import LackingError, SlurmError, UsageError
+from slurm_ext.errors import FindingError, LackingError, SlurmError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has, parse_version
 from slurm_ext.topology import blocks, order, render, render_graph, render_html, render_yaml
 from slurm_ext.topology.budget import within
+from slurm_ext.topology.lint import CONF, YAML, Source, lint
+from slurm_ext.topology.lint_model import Given, release
 from slurm_ext.topology.model import BlockPlan, Tree
 
 FORMATS = ("tree", "block", "yaml", "updates", "hosts", "dot", "svg", "html")
+
+#: Formats that are files of Slurm's, and what it calls them.
+_FILES = {"tree": CONF, "block": CONF, "yaml": YAML}
 
 #: Formats that cannot be written without knowing who will read them.
 _NEED_VERSION = ("block", "yaml", "updates")
@@ -143,11 +148,27 @@ def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str,
     version = target(settings, how)
     tree = within(tree, how.max_switches)
     try:
-        return _text(settings, how, tree, origin, version)
+        text, notes = _text(settings, how, tree, origin, version)
     except (ValueError, HostlistError) as exc:
         raise UsageError(
             f"no {how.format}: {exc}", remedy="See docs/guide/topology.md, or choose another --format"
         ) from exc
+    return text, [*notes, *_linted(how, tree, version, text)]
+
+
+def _linted(how: How, tree: Tree, version: Version | None, text: str) -> list[str]:
+    """Return what the linter says of a file that we made. Raise FindingError where it would stop that Slurm's controller."""
+    target_release = release(version.text) if version is not None else None
+    if how.format not in _FILES or target_release is None:
+        return []
+    given = Given(target_release, frozenset(placement.node for placement in tree.placements))
+    found = [finding for finding in lint([Source(_FILES[how.format], text)], given) if finding.severity != "note"]
+    if fatal := [finding for finding in found if finding.severity == "fatal"]:
+        raise FindingError(
+            f"the file would stop Slurm {target_release.words()}: {fatal[0].reason}", remedy=fatal[0].remedy
+        )
+    # Nodes in no block were counted already, when the blocks were made.
+    return [f"{f.severity}: {f.reason} ({f.rule})" for f in found if f.rule != "block.orphans"]
 
 
 def wanted_paths(settings: Settings, how: How, tree: Tree) -> Mapping[str, tuple[str, ...]]:

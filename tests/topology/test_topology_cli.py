@@ -71,6 +71,17 @@ def test_what_cannot_be_written_is_a_usage_error_or_lacks_slurm(
     assert "--slurm-version" in say(capsys, "generate", *sources, "-f", "yaml", code=3)
 
 
+def test_what_is_written_is_linted_first(
+    tmp_path: Path, sources: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nodes.csv").write_text("node,instance_id\n" + "".join(f"x{'9' * 30}{i},i-{i}\n" for i in range(6)))
+    assert main(["topology", "generate", *sources, "--slurm-version", "24.11.5"]) == 0
+    told = capsys.readouterr()
+    assert "SwitchName=" in told.out
+    assert "fmslurm: warning: the node x9" in told.err
+    assert "hostlist.digits" in told.err
+
+
 def test_diff_compares_any_format(sources: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "topology.yaml"
     how = ["-f", "yaml", "--slurm-version", "26.05.5"]
