@@ -21,7 +21,7 @@ from slurm_ext.gres import collect, read_conf, rules
 from slurm_ext.gres.model import GresLine, Trouble
 from slurm_ext.gres.render import Offer, by_type, gres_conf, no_cores, node_lines, parts, pcs_settings
 from slurm_ext.slurm.hostlist import fold
-from slurm_ext.topology.discover import FILE
+from slurm_ext.topology.discover import FILE, all_nodes
 from slurm_ext.topology.sources import Listed, node_list, read_file
 
 #: Where ParallelCluster's head node keeps the files that it generates.
@@ -148,12 +148,12 @@ def _has_cloud(settings: Settings, offers: dict[str, Offer], sources: dict[str, 
 
     if any(node_name(node) is not None for node in offers):
         return True
-    if chosen(settings, **sources).nodes_file:
-        try:
-            return any("CLOUD" in node.flags for node in reach(settings).slurm().nodes() if node.name in offers)
-        except SlurmError:
+    try:
+        return any("CLOUD" in node.flags for node in all_nodes(reach(settings).slurm()) if node.name in offers)
+    except SlurmError:
+        if chosen(settings, **sources).nodes_file:
             return False  # a cluster that is not up yet: the list is all there is
-    return any("CLOUD" in node.flags for node in reach(settings).slurm().nodes())
+        raise
 
 
 @gres.command()

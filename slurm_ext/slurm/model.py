@@ -69,10 +69,15 @@ class Node(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """One partition, as far as it bounds jobs. `max_time_min` is MaxTime in minutes, -1 for none."""
+    """One partition, as far as it bounds jobs. `max_time_min` is MaxTime in minutes, -1 for none; `nodes` is a hostlist.
+
+    Its nodes are all that are configured: `scontrol show node` hides cloud nodes that are powered down, unless PrivateData
+    has cloud.
+    """
 
     name: str
     max_time_min: int = -1
+    nodes: str = ""
 
 
 class Version(NamedTuple):

@@ -324,7 +324,7 @@ def partitions(text: str) -> list[Partition]:
     for line in text.splitlines():
         raw = {match.group(1): match.group(2) for match in re.finditer(r"(\w+)=(\S*)", line)}
         if name := raw.get("PartitionName"):
-            found.append(Partition(name, minutes(raw.get("MaxTime", ""))))
+            found.append(Partition(name, minutes(raw.get("MaxTime", "")), something(raw.get("Nodes", ""))))
     return found
 
 

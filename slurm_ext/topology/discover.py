@@ -19,6 +19,7 @@ from slurm_ext.aws.topology_types import is_ultraserver
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError, UsageError
 from slurm_ext.slurm.hostlist import HostlistError, expand, fold
+from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology import domains
 from slurm_ext.topology.model import Placement
@@ -132,7 +133,7 @@ def _from_slurm(reach: Reach) -> Discovered:
             remedy="Set topology.source to ec2 or file, or give slurmctld a topology first",
         )
     placements = from_slurm(paths, slurm.config().get("TopologyPlugin", ""))
-    missing = [node.name for node in slurm.nodes() if node.name not in paths]
+    missing = [node.name for node in all_nodes(slurm) if node.name not in paths]
     notes = [f"Slurm's own topology does not have {_short(missing)}"] if missing else []
     return Discovered([*placements, *(Placement(node) for node in missing)], "the running Slurm's own topology", notes)
 
@@ -168,7 +169,7 @@ def _nodes(settings: Settings, choice: Choice, reach: Reach, *, asks_ec2: bool) 
             [],
         )
     try:
-        nodes = reach.slurm().nodes()
+        nodes = all_nodes(reach.slurm())
     except SlurmError as exc:
         remedy = "Give --nodes FILE or set topology.nodes_file, or run this where Slurm answers"
         raise LackingError(f"no list of nodes, and Slurm does not tell them: {exc.message}", remedy=remedy) from exc
@@ -205,6 +206,19 @@ def _nodes(settings: Settings, choice: Choice, reach: Reach, *, asks_ec2: bool) 
             remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology.md for what maps them",
         )
     return _Nodes(mapped.ids, mapped.types, [*notes, *_lines(mapped.stale), *_lines(mapped.unmatched)])
+
+
+def all_nodes(slurm: Slurm) -> list[Node]:
+    """Return the nodes, with those of the cloud that are powered down: Slurm shows them as members of partitions alone."""
+    nodes = slurm.nodes()
+    known = {node.name for node in nodes}
+    hidden: dict[str, None] = {}
+    for partition in slurm.partitions():
+        try:
+            hidden |= dict.fromkeys(name for name in expand(partition.nodes) if name not in known)
+        except HostlistError:
+            continue  # a form that we do not read: its nodes are known to Slurm all the same
+    return [*nodes, *(Node(name, "IDLE", ("CLOUD", "POWERED_DOWN"), address=name) for name in hidden)]
 
 
 def _instances(ec2: Service, evidence: Evidence) -> list[Instance] | None:

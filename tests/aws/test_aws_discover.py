@@ -15,7 +15,7 @@ from fake_ec2 import FakeEc2
 from slurm_ext.aws.service import Service
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError, UsageError
-from slurm_ext.slurm.model import Node
+from slurm_ext.slurm.model import Node, Partition
 from slurm_ext.topology.discover import Choice, Discovered, Reach, discover
 from slurm_ext.topology.model import Placement
 from slurm_ext.topology.place_fact import Place
@@ -28,14 +28,21 @@ class Told:
     """What a Slurm would tell: only these three are asked for."""
 
     def __init__(
-        self, nodes: list[Node], paths: Mapping[str, tuple[str, ...]] = NOTHING, plugin: str = "topology/tree"
+        self,
+        nodes: list[Node],
+        paths: Mapping[str, tuple[str, ...]] = NOTHING,
+        plugin: str = "topology/tree",
+        hidden: str = "",
     ) -> None:
-        self._nodes, self._paths, self._plugin = nodes, paths, plugin
+        self._nodes, self._paths, self._plugin, self._hidden = nodes, paths, plugin, hidden
 
     def nodes(self) -> list[Node]:
         if not self._nodes:
             raise SlurmError("scontrol: no answer in 10 s")
         return self._nodes
+
+    def partitions(self) -> list[Partition]:
+        return [Partition("all", nodes=self._hidden)]
 
     def topology(self) -> Mapping[str, tuple[str, ...]]:
         return self._paths
@@ -67,11 +74,12 @@ def look(
         paths: Any = NOTHING,
         plugin: str = "",
         places: Any = NOTHING,
+        hidden: str = "",
         **keys: str,
     ) -> Discovered:
         dynamodb = Service("dynamodb", region="us-east-2", endpoint=table_server[1])
         reach = Reach(
-            lambda: Told(nodes, paths, plugin),  # type: ignore[arg-type, return-value]
+            lambda: Told(nodes, paths, plugin, hidden),  # type: ignore[arg-type, return-value]
             ask,
             lambda: dynamodb,
             lambda: places,
@@ -171,6 +179,22 @@ def test_slurm_that_does_not_answer_is_said_with_the_way_round(look: Callable[..
     with pytest.raises(LackingError, match="no list of nodes") as caught:
         look([])
     assert "--nodes" in caught.value.remedy
+
+
+def test_nodes_that_slurm_hides_are_members_of_partitions(
+    fake: FakeEc2, table: FakeDynamoDb, look: Callable[..., Discovered]
+) -> None:
+    fake.launch("i-00000001", "a", "b", "c", address="10.0.0.1")
+    found = look([cloud(1, "10.0.0.1")], hidden="gpu-st-p5-[1-3]")
+    assert [(one.node, bool(one.path)) for one in found.placements] == [
+        ("gpu-st-p5-1", True),
+        ("gpu-st-p5-2", False),
+        ("gpu-st-p5-3", False),
+    ]
+    assert found.notes == []
+    found = look([cloud(1, "10.0.0.1")], Choice("cluster"), paths={"gpu-st-p5-1": ("leaf",)}, hidden="gpu-st-p5-[1-2]")
+    assert [one.node for one in found.placements] == ["gpu-st-p5-1", "gpu-st-p5-2"]
+    assert len(look([cloud(1, "10.0.0.1")], hidden="n[1-").placements) == 1
 
 
 def test_a_running_cluster_tells_its_own(look: Callable[..., Discovered], fake: FakeEc2) -> None:

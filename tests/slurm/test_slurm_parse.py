@@ -283,4 +283,4 @@ def test_partitions():
         "PartitionName=short AllowGroups=ALL MaxTime=1-02:03:00 Nodes=n0\n"
         "no partition at all\n"
     )
-    assert [tuple(each) for each in parse.partitions(text)] == [("gpu", -1), ("short", 1563)]
+    assert [tuple(each) for each in parse.partitions(text)] == [("gpu", -1, "n[0-3]"), ("short", 1563, "n0")]
