@@ -178,7 +178,7 @@ def test_a_job_ends_a_slow_check_and_gets_the_gpus(site: Lab) -> None:
     node = site.nodes[0]
     dcgmi = site.root(node) / "usr/bin/dcgmi"
     ran = site.path("lustre", "dcgmi-ran")
-    dcgmi.write_text(f"#!/bin/sh\necho $$ >{ran}\nexec sleep 600\n")
+    dcgmi.write_text(f"#!/bin/sh\n[ $1 = diag ] || exit 1\necho $$ >{ran}\nexec sleep 600\n")
     dcgmi.chmod(0o755)
     configure(site, "gate", slow_check="dcgm-r1", dcgm_health="off")
     try:
