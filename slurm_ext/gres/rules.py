@@ -33,7 +33,7 @@ def node(facts: NodeFacts, row: InstanceType | None, lines: Sequence[GresLine], 
 
 def _against_row(facts: NodeFacts, row: InstanceType) -> list[Trouble]:
     found = []
-    if not any("gpus" in path for path in facts.unread) and len(facts.gpus) != row.gpus:
+    if not _untold(facts) and len(facts.gpus) != row.gpus:
         found.append(
             Trouble(
                 "gres.count",
@@ -55,7 +55,7 @@ def _against_row(facts: NodeFacts, row: InstanceType) -> list[Trouble]:
             )
         )
     by_socket = _seen_split(facts)
-    if by_socket and row.gpus_by_socket and by_socket != row.gpus_by_socket:
+    if sum(by_socket) == row.gpus and row.gpus_by_socket and by_socket != row.gpus_by_socket:
         found.append(
             Trouble(
                 "gres.split",
@@ -65,6 +65,11 @@ def _against_row(facts: NodeFacts, row: InstanceType) -> list[Trouble]:
             )
         )
     return found
+
+
+def _untold(facts: NodeFacts) -> bool:
+    """Say whether GPUs may be there that the driver did not tell of: what it lacks then is no finding."""
+    return any("driver/nvidia" in path for path in facts.unread)
 
 
 def _seen_split(facts: NodeFacts) -> tuple[int, ...]:
@@ -81,6 +86,8 @@ def _against_lines(facts: NodeFacts, lines: Sequence[GresLine]) -> list[Trouble]
     by_path = {f"nvidia{gpu.number}": gpu for gpu in facts.gpus}
     for path, line in offered.items():
         gpu = by_path.get(path.rpartition("/")[2])
+        if gpu is None and _untold(facts):
+            continue
         if gpu is None or not gpu.has_file:
             what = "the driver shows no such GPU" if gpu is None else "there is no such device file"
             found.append(

@@ -91,8 +91,15 @@ def test_lines_that_do_not_fit_the_node(tmp_path: Path, conf: str, wanted: list[
 def test_a_gpu_that_is_gone_and_processors_that_were_set(tmp_path: Path) -> None:
     tree(tmp_path, numa_of=(0, 0, 0, 0, 1, 1, 1), threads=1)
     found = check(tmp_path, gres_conf({"n1": Offer(P5)}))
-    assert ids(found) == ["gres.count", "gres.processors", "gres.split", "gres.no-device"]
+    assert ids(found) == ["gres.count", "gres.processors", "gres.no-device"]
     assert "ThreadsPerCore=1" in found[1].words
+
+
+def test_another_split_than_the_catalogue_has(tmp_path: Path) -> None:
+    tree(tmp_path, numa_of=(0, 0, 1, 1, 1, 1, 1, 1))
+    found = check(tmp_path, "")
+    assert ids(found) == ["gres.split"]
+    assert "(2, 6) here, and the catalogue has (4, 4)" in found[0].words
 
 
 def test_a_device_file_that_is_missing(tmp_path: Path) -> None:
@@ -122,6 +129,14 @@ def test_a_machine_without_a_driver_says_what_is_unread(tmp_path: Path) -> None:
     facts = collect.facts(str(tmp_path))
     assert facts.unread == ("proc/driver/nvidia/gpus", "sys/devices/system/cpu/*/topology")
     assert rules.node(facts, P5, [], "n1") == []
+    assert check(tmp_path, gres_conf({"n1": Offer(P5)})) == []
+
+
+def test_a_gpu_that_the_driver_does_not_tell_of_whole_is_no_finding(tmp_path: Path) -> None:
+    tree(tmp_path)
+    (tmp_path / "proc/driver/nvidia/gpus/0000:53:00.0/information").write_text("Model: NVIDIA H100\n")
+    assert collect.facts(str(tmp_path)).unread == ("proc/driver/nvidia/gpus/0000:53:00.0/information",)
+    assert check(tmp_path, gres_conf({"n1": Offer(P5)})) == []
 
 
 @pytest.mark.parametrize(
