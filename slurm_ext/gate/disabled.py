@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from slurm_ext.gate import checks, meanings
+from slurm_ext.gate.model import covers
 
 
 @cache
@@ -16,9 +17,9 @@ def _known() -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def names_something(word: str) -> bool:
-    """Say whether a word of `gate.disabled` is a finding's id, the beginning of one, or one of a family (gpu.xid-79)."""
+    """Say whether a word of `gate.disabled` is a finding's id, a whole beginning of one, or one of a family (gpu.xid-79)."""
     ids, families = _known()
-    return bool(word) and (any(id_.startswith(word) for id_ in ids) or word.startswith(families))
+    return any(covers((word,), id_) for id_ in ids) or word.startswith(families)
 
 
 def wrong(words: Iterable[str]) -> list[tuple[int, str]]:

@@ -145,6 +145,14 @@ class Facts(NamedTuple):
     unread: tuple[str, ...] = ()
 
 
+def covers(words: Iterable[str], id_: str) -> bool:
+    """Return whether one of `words` is this finding's id, or a whole beginning: gpu, gpu.xid-, but no gpu.xid-7 for gpu.xid-79."""
+    return any(
+        word and id_.startswith(word) and (word[-1] in ".-" or id_[len(word) : len(word) + 1] in ("", ".", "-"))
+        for word in words
+    )
+
+
 class Judged(NamedTuple):
     """One finding and what it means for a job that wants to start: `verdict` is pass, warn, fail or unknown.
 

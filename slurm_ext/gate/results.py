@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from slurm_ext.config.model import Settings
 from slurm_ext.gate import checks, unread_rules
 from slurm_ext.gate.local import Look
-from slurm_ext.gate.model import Facts, Gpu, Judged
+from slurm_ext.gate.model import Facts, Gpu, Judged, covers
 from slurm_ext.gate.probes import Check
 from slurm_ext.typed import NamedTuple
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
@@ -45,7 +45,7 @@ def of_look(look: Look, settings: Settings, phase: str) -> list[Result]:
             continue
         mine = [item for item in look.items if item.finding.id.startswith(check.id)]
         told |= {item.finding.id for item in mine}
-        if disabled and check.id.startswith(disabled):
+        if disabled and covers(disabled, check.id):
             rows.append(Result(check.id, OFF, "named in gate.disabled"))
         elif mine:
             rows.append(Result(check.id, *_worst(mine)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.config.model import Settings
-from slurm_ext.gate.model import Facts, Judged, Probe, judged
+from slurm_ext.gate.model import Facts, Judged, Probe, covers, judged
 from slurm_ext.gate.probes import PROLOG
 from slurm_ext.gate.smi import quiet
 from slurm_ext.typed import NamedTuple
@@ -71,9 +71,9 @@ def _settled(
 
 
 def enabled(items: Iterable[Judged], disabled: Iterable[str]) -> list[Judged]:
-    """Return the items whose id is not named, by id or by prefix, in `disabled`."""
-    prefixes = tuple(word for word in disabled if word)
-    return [item for item in items if not item.finding.id.startswith(prefixes)] if prefixes else list(items)
+    """Return the items whose id is not named, whole or by a whole beginning, in `disabled`."""
+    words = tuple(disabled)
+    return [item for item in items if not covers(words, item.finding.id)] if words else list(items)
 
 
 def _gpus(facts: Facts, row: InstanceType | None) -> list[Judged]:

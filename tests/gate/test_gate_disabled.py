@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from slurm_ext import events
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import disabled
+from slurm_ext.gate import disabled, rules
+from slurm_ext.gate.model import judged
 from slurm_ext.hooks import disabled as hook
+from slurm_ext.verdict import WARN
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,12 @@ from slurm_ext.hooks import disabled as hook
         ("efa.no-completion", True),
         ("gpu.temperature", False),
         ("gpu.losst", False),
+        ("gpu", True),
+        ("gpu.persistence", True),
+        ("gpu.persistence-of", False),
+        ("g", False),
+        ("gp", False),
+        ("efa.no-comp", False),
         ("", False),
     ],
 )
@@ -31,11 +39,29 @@ def test_what_names_something(word: str, expected: bool) -> None:
 
 
 def test_what_is_said_names_the_place_and_the_nearest() -> None:
-    assert disabled.wrong(["gpu.lost", "gpu.persistence-of", "gpu.losst"]) == [
+    assert disabled.wrong(["gpu.lost", "gpu.persistence-off", "gpu.losst"]) == [
         (2, "no check is called 'gpu.losst'. Did you mean gpu.lost?")
     ]
     assert disabled.wrong([""])[0][0] == 0
     assert "gate list" in disabled.wrong(["zzzzzz"])[0][1]
+
+
+@pytest.mark.parametrize(
+    ("word", "id_", "off"),
+    [
+        ("gpu.xid-7", "gpu.xid-7", True),
+        ("gpu.xid-7", "gpu.xid-79", False),
+        ("gpu.xid-", "gpu.xid-79", True),
+        ("gpu.xid", "gpu.xid-79", True),
+        ("gpu", "gpu.lost", True),
+        ("g", "gpu.lost", False),
+        ("efa.command", "efa.command-error", True),
+        ("", "gpu.lost", False),
+    ],
+)
+def test_only_a_whole_beginning_switches_off(word: str, id_: str, off: bool) -> None:
+    item = judged(WARN, id_, "node", "warn", "x")
+    assert (rules.enabled([item], [word]) == []) is off
 
 
 @given(st.lists(st.text(max_size=40), max_size=5))
