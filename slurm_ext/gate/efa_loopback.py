@@ -23,7 +23,7 @@ PASSED, FAILED, UNTRIED, REFUSED = "passed", "failed", "untried", "refused"
 #: security groups of its own), or it is libfabric's.
 MINORITY = 4
 
-#: Where the first so many fail and none has passed, the others are not tried: that is no fault of a device.
+#: Where none of the first so many passes, the others are not tried: that is no fault of a device.
 FIRST = 4
 
 #: One packet of EFA holds 8,928 bytes; what needs several goes other ways in each release.
@@ -117,7 +117,7 @@ def worth_more(tries: Sequence[Try]) -> bool:
     """Say whether it is worth trying the next device, given the tries so far."""
     if any(one.how == REFUSED for one in tries):
         return False
-    return len(tries) < FIRST or any(one.how != FAILED for one in tries)
+    return len(tries) < FIRST or any(one.how == PASSED for one in tries)
 
 
 def again(tries: Mapping[str, Try]) -> tuple[str, ...]:
@@ -153,9 +153,10 @@ def judge(first: Mapping[str, Try], second: Mapping[str, Try], *, devices: int) 
             items.append(judged(WARN, "efa.loopback-unsteady", f"efa:{device}", "warn", f"{one.said}; then it passed"))
         else:
             items.append(untested(f"efa:{device}", f"{one.said}; then {then.said}"))
-    for device, one in first.items():
-        if one.how in (UNTRIED, REFUSED):
-            items.append(untested(f"efa:{device}", one.said))
+    unlearned = {device: one for device, one in first.items() if one.how in (UNTRIED, REFUSED)}
+    if unlearned and len(unlearned) == len(first):
+        return [untested("node", f"nothing was learned on {len(first)} devices: {next(iter(unlearned.values())).said}")]
+    items += [untested(f"efa:{device}", one.said) for device, one in unlearned.items()]
     if (left := devices - len(first)) > 0 and not items:
         items.append(untested("node", f"there was no time for {left} of {devices} devices"))
     return items

@@ -109,7 +109,8 @@ def test_what_fails_on_many_or_all_is_the_sites() -> None:
 def test_what_was_not_tried_counts_for_nobody() -> None:
     # One fails, and of the others only two were tried: too few pass to hold it against that one.
     assert found(tries(failed=1, passed=2, untried=5), AGAIN)[0] == (WARN, "efa.loopback-many", "node", "warn")
-    assert found(tries(untried=1), {}) == [(UNKNOWN, "efa.loopback-not-tested", "efa:d0", "none")]
+    assert found(tries(passed=1, untried=1), {}) == [(UNKNOWN, "efa.loopback-not-tested", "efa:d1", "none")]
+    assert found(tries(untried=4), {}, 32) == [(UNKNOWN, "efa.loopback-not-tested", "node", "none")]
     assert found(tries(passed=20), {}, 32) == [(UNKNOWN, "efa.loopback-not-tested", "node", "none")]
 
 
@@ -117,6 +118,7 @@ def test_when_the_next_device_is_tried() -> None:
     assert efa_loopback.worth_more(())
     assert efa_loopback.worth_more(tuple(tries(failed=3).values()))
     assert not efa_loopback.worth_more(tuple(tries(failed=4).values()))
+    assert not efa_loopback.worth_more(tuple(tries(failed=1, untried=3).values()))
     assert efa_loopback.worth_more(tuple(tries(failed=5, passed=1).values()))
     assert not efa_loopback.worth_more(tuple(tries(refused=1).values()))
 
