@@ -40,7 +40,7 @@ def controllers(lab: Lab) -> list[process.Found]:
 
 def start(lab: Lab, *, stuck_s: float | None = None) -> None:
     """Start a controller, in the stead of the one that runs, and wait for its sign of life."""
-    assert not process.kill([found.pid for found in controllers(lab)], number=signal.SIGTERM, timeout_s=20)
+    assert not process.kill([found.pid for found in controllers(lab)], number=signal.SIGTERM, timeout_s=240)
     began = time.time()
     config = str(config_path(lab))
     argv = [str(CHECKOUT / "bin" / "fmslurm-controller"), "--config", config]
@@ -98,7 +98,7 @@ def phase(lab: Lab, job: str) -> str:
     return found.phase if found is not None else ""
 
 
-def finish(lab: Lab, job: str, *, restarted: int | None = None, timeout_s: float = 90.0) -> None:
+def finish(lab: Lab, job: str, *, restarted: int | None = None, timeout_s: float = 240.0) -> None:
     """Wait for a job's good end; `restarted`: how often it must have gone back before, None where that is not told."""
     until(lambda: state(lab, job) in ("COMPLETED", "FAILED", "CANCELLED"), f"job {job} ends", timeout_s=timeout_s)
     assert state(lab, job) == "COMPLETED"
@@ -116,7 +116,7 @@ def put_back(lab: Lab, configuration: str) -> None:
         fmslurm(lab, "config", "push")
     for node in lab.nodes:
         lab.heal(node)
-    until(lambda: not lab.run(["squeue", "-h"]).stdout.strip(), "the queue is empty", timeout_s=90)
+    until(lambda: not lab.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
     until(lambda: not hooks_running(lab), "no hook runs")
     for node in lab.nodes:
         lab.run(["scontrol", "update", f"nodename={node}", "state=resume"])

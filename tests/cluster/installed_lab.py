@@ -40,7 +40,7 @@ def installed(new_lab: type[Lab], prefix: str, *, nodes: int = 4) -> Iterator[La
 
 def fmslurm(lab: Lab, *arguments: str) -> str:
     """Run a command of ours in the lab, which must end well, and return what it printed."""
-    done = lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=90)
+    done = lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=240)
     assert done.ok, done.words()
     return done.stdout
 
@@ -75,7 +75,7 @@ def own_munged(lab: Lab, node: str, **environment: str) -> Iterator[subprocess.P
     daemon = subprocess.Popen(argv, env={**os.environ, **environment}, stdout=quiet, stderr=quiet)
     links = [run / f"of-{name}.socket" for name in lab.nodes]
     try:
-        deadline = time.monotonic() + 40.0
+        deadline = time.monotonic() + 240.0
         while not (run / "munge-own.pid").exists():
             assert daemon.poll() is None
             assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def own_munged(lab: Lab, node: str, **environment: str) -> Iterator[subprocess.P
         yield daemon
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(120)
         for path in (*links, *run.glob("munge-own.*")):
             path.unlink(missing_ok=True)
 
@@ -107,7 +107,7 @@ def put_nodes_back(lab: Lab) -> None:
     """
     for node in lab.nodes:
         lab.heal(node)
-    deadline = time.monotonic() + 90.0
+    deadline = time.monotonic() + 240.0
     while lab.run(["squeue", "-h"]).stdout.strip() or hooks_running(lab):
         assert time.monotonic() < deadline, "the queue is not empty, or a hook still runs"
         lab.run(["scancel", "--user=root"])  # again: a prolog that failed brings its job back

@@ -6,7 +6,9 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +73,7 @@ def test_who_ends_a_job_in_its_gate_has_all_nodes_back_at_once(
     site: Lab, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.fault(site.nodes[3], "nccl-hang", where="init")
-    configure(site, deadline_s=60.0, late_s=60.0)
+    configure(site, deadline_s=240.0, late_s=60.0)
     job, out = submit(site, "echo ran\n", "-N4")
     until(
         lambda: why(site, job)["gate"] and why(site, job)["gate"]["phase"] not in ("local", "waiting"), "all have met"
@@ -80,8 +82,8 @@ def test_who_ends_a_job_in_its_gate_has_all_nodes_back_at_once(
     assert story["deadline"] > time.time()
     began = time.monotonic()
     site.run(["scancel", job] if how == "cancelled" else ["scontrol", "requeue", job])
-    # Nothing else would free them within the minute that the hang leaves the hooks.
-    until(lambda: not completing(site), "all nodes are free", timeout_s=30)
+    # Nothing else would free them within the minutes that the hang leaves the hooks.
+    until(lambda: not completing(site), "all nodes are free", timeout_s=90.0)
     took_s = time.monotonic() - began
     with capsys.disabled():
         print(f"\nnote: {how} in the gate: all nodes free after {took_s:.1f} s (floor 5 s), Slurm {site.slurm_version}")
@@ -102,7 +104,7 @@ def test_two_suspects_are_left_out_for_this_job_and_neither_is_drained(site: Lab
     until(lambda: [step["step"] for step in run(site, job)["steps"]] == ["exclude", "release"], "both are done")
     until(lambda: len(why(site, job)["runs"]) > 1, "it starts again")
     assert names(site, why(site, job)["runs"][1]["nodes"]) == set(site.nodes[2:])
-    until(lambda: state(site, job) == "COMPLETED", "it runs", timeout_s=90)
+    until(lambda: state(site, job) == "COMPLETED", "it runs")
     assert reasons(site) == {}
     assert "ran on" in read(out)
 
@@ -121,7 +123,7 @@ def as_user(lab: Lab, uid: int, *arguments: str) -> tuple[int, dict]:
             code = main([*arguments])
         return json.dumps([code, json.loads(said.getvalue() or "{}")]).encode()
 
-    code, told = json.loads(call_bounded(work, timeout_s=30) or b"[-1, {}]")
+    code, told = json.loads(call_bounded(work, timeout_s=240) or b"[-1, {}]")
     return code, told
 
 
@@ -149,7 +151,7 @@ def test_a_job_that_requires_the_suspects_comes_back_to_them_and_never_ends_in_b
     job, _ = submit(site, "true\n", "-N2", f"--nodelist={pair}")
     until(lambda: run(site, job), "it is decided")
     site.heal(site.nodes[0])
-    until(lambda: state(site, job) == "COMPLETED", "it runs where it wanted to", timeout_s=90)
+    until(lambda: state(site, job) == "COMPLETED", "it runs where it wanted to")
     first = run(site, job)["decision"]
     assert first["exclude"] == []
     assert "required by the job itself (--nodelist)" in first["reason"]
@@ -161,7 +163,7 @@ def test_where_all_nodes_look_bad_the_job_is_held_and_why_says_what_to_do(site: 
     for node in site.nodes:
         site.fault(node, "slow-link", rate="3mbit")
     job, out = submit(site, "echo ran\n", "-N4")
-    until(lambda: state(site, job) == "PENDING" and why(site, job).get("held"), "it is held", timeout_s=90)
+    until(lambda: state(site, job) == "PENDING" and why(site, job).get("held"), "it is held")
     held = why(site, job)["held"]
     assert held["until"] > time.time() + 86400
     assert any(f"scontrol release {job}" in line for line in held["how"])
@@ -170,7 +172,7 @@ def test_where_all_nodes_look_bad_the_job_is_held_and_why_says_what_to_do(site: 
     for node in site.nodes:
         site.heal(node)
     assert site.run(["scontrol", "release", job]).ok
-    until(lambda: state(site, job) == "COMPLETED", "an administrator lets it go", timeout_s=90)
+    until(lambda: state(site, job) == "COMPLETED", "an administrator lets it go")
     assert "ran" in read(out)
 
 
@@ -179,13 +181,13 @@ def test_a_peer_that_never_comes_costs_the_job_that_node_alone(site: Lab, capsys
     configure(site, deadline_s=15.0, rendezvous_s=4.0, late_s=3.0)
     late(site, gone, "held")
     job, _ = submit(site, "true\n", "-N2")
-    until(lambda: trail(site, there, job, "gate.prolog-acted"), "the other node waits no longer", timeout_s=60)
+    until(lambda: trail(site, there, job, "gate.prolog-acted"), "the other node waits no longer")
     # The other node is free at once. Slurm keeps the job itself COMPLETING until the late node's prologs have come and gone.
     until(lambda: not busy(site, there), f"{there} is free")
     assert "COMPLETING" in state(site, job)
     began = time.monotonic()
     site.path(f"late-{gone}").unlink()
-    until(lambda: run(site, job), "it is decided", timeout_s=60)
+    until(lambda: run(site, job), "it is decided")
     with capsys.disabled():
         print(f"\nnote: a late node lets go of a stopped job in {time.monotonic() - began:.1f} s")
     decided = run(site, job)
@@ -209,7 +211,7 @@ def test_a_peer_that_dies_in_the_middle_drains_nobody_and_the_job_comes_back(sit
     until(lambda: (why(site, job)["gate"] or {}).get("phase") == "all", "they measure")
     assert not process.kill(agent_of(site, victim))
     configure(site, sustain_s=0.3)
-    until(lambda: run(site, job), "it is decided", timeout_s=60)
+    until(lambda: run(site, job), "it is decided")
     assert run(site, job)["decision"]["exclude"] == [victim]
     # Its own hook says so, or who led, whichever stops the job first.
     said = run(site, job)["cause"]["reason"]
@@ -251,13 +253,16 @@ def test_a_job_gets_back_the_time_that_its_gate_took(site: Lab) -> None:
         late(site, node, 12)
     job, _ = submit(site, "sleep 8\n", "-N2", "-t", "2", "--comment=")
     assert shown(site, job, "TimeLimit") == "00:02:00"
-    until(lambda: shown(site, job, "TimeLimit") == "00:03:00", "the limit is raised")
-    assert state(site, job) == "RUNNING"
+    until(lambda: shown(site, job, "TimeLimit") != "00:02:00", "the limit is raised")
     # Once; test_resume_time_back has that it is never beyond the partition's own.
     finish(site, job, restarted=0)
-    assert shown(site, job, "TimeLimit") == "00:03:00"
     (step,) = [step for one in why(site, job)["runs"] for step in one["steps"] if step["step"] == "time"]
-    assert step["detail"].startswith("2 min -> 3 min: the gate took 1")
+    found = re.match(r"2 min -> (\d) min: the gate took (\d+) s", step["detail"])
+    assert found, step
+    limit_min, took_s = map(int, found.groups())
+    assert took_s >= 12
+    assert limit_min == 2 + math.ceil(took_s / 60)
+    assert shown(site, job, "TimeLimit") == f"00:0{limit_min}:00"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +288,7 @@ def test_a_slurmd_that_restarts_during_the_prolog_strands_no_job(site: Lab, how:
             site.heal(node)
         site.path(f"late-{node}").unlink()
         # However often it was sent back: on 26.05.5 only the controller's watch gets it there.
-        finish(site, job, timeout_s=120)
+        finish(site, job)
         if how == "killed" and site.slurm_version.startswith("26.05"):  # seen there: nothing else ends that prolog
             assert run(site, job)["cause"]["rule"] == "slurm.stuck-prolog"
     finally:

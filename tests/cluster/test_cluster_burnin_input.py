@@ -55,7 +55,7 @@ def whole(site: Lab) -> Iterator[None]:
         fmslurm(site, "config", "push")
     for node in site.nodes:
         site.heal(node)
-    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty", timeout_s=90)
+    until(lambda: not site.run(["squeue", "-h"]).stdout.strip(), "the queue is empty")
     until(lambda: not hooks_running(site), "no hook runs")
 
 
@@ -68,7 +68,7 @@ def skew(tmp_path: Path) -> dict[str, str]:
         ["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "skew.c", "-ldl"],
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     return {"LD_PRELOAD": str(library), "SKEW_S": "3600"}
 
@@ -77,7 +77,7 @@ def test_a_clock_that_munge_does_not_forgive_is_named_and_drains_nobody(site: La
     configure(site, deadline_s=20.0, rendezvous_s=6.0, late_s=2.0, on_absent="pass", on_unknown="pass")
     with own_munged(site, site.nodes[1], **skew):
         job, out = submit(site, "echo ran\n", "-N3")
-        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
+        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends")
     assert state(site, job) == "COMPLETED"
     assert reasons(site) == {}
     told = [trail(site, node, job, "gate.prolog")[0]["data"]["burnin"] for node in site.nodes]  # type: ignore[index]
@@ -100,7 +100,7 @@ def test_a_driver_too_old_for_the_library_is_no_fault_of_the_node(site: Lab) -> 
     try:
         configure(site, on_unknown="pass")
         job, out = submit(site, "echo ran\n", "-N3")
-        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends", timeout_s=120)
+        until(lambda: state(site, job) in ("COMPLETED", "FAILED", "CANCELLED"), "it ends")
         assert state(site, job) == "COMPLETED"
     finally:
         fresh.write_text(before)

@@ -49,7 +49,7 @@ def whole(site: Lab) -> Iterator[None]:
 
 def measuring(lab: Lab, job: str) -> None:
     """Wait until all nodes of a job measure together, and see to it that its next run is shorter."""
-    until(lambda: phase(lab, job) == "all", "they measure", timeout_s=60)
+    until(lambda: phase(lab, job) == "all", "they measure")
     configure(lab, sustain_s=0.3)
 
 
@@ -62,7 +62,7 @@ def all_well(lab: Lab, job: str, count: int) -> bool:
 
 def goes_on_without(lab: Lab, job: str, lost: str, *words: str) -> None:
     """Wait for a job that its gate stopped for a node that went: it comes back without that one, and nobody is drained."""
-    until(lambda: run(lab, job), "it is decided", timeout_s=90)
+    until(lambda: run(lab, job), "it is decided")
     story = run(lab, job)
     assert story["decision"]["exclude"] == [lost]
     assert any(word in json.dumps(story) for word in words), story
@@ -71,7 +71,7 @@ def goes_on_without(lab: Lab, job: str, lost: str, *words: str) -> None:
     assert restarts(lab, job) >= 1
     assert lost not in names(lab, shown(lab, job, "NodeList"))
     assert reasons(lab) == {}
-    until(lambda: not hooks_running(lab), "no hook waits any longer", timeout_s=60)
+    until(lambda: not hooks_running(lab), "no hook waits any longer")
 
 
 @pytest.mark.parametrize("culprit", [False, True])
@@ -84,10 +84,11 @@ def test_disks_that_fill_up_in_the_gate_change_nobodys_verdict(site: Lab, culpri
     assert site.run(["sh", "-c", SMALL, "sh", *folders], node=full).ok
     try:
         job, out = submit(site, "echo ran\n", "-N3", "--comment=fm:1;r=")
-        until(lambda: phase(site, job) not in ("", "waiting"), "they measure", timeout_s=60)
+        until(lambda: phase(site, job) not in ("", "waiting"), "they measure")
         filled = site.run(["sh", "-c", FILL, "sh", *folders], node=full)
         assert filled.stdout.strip() == "3", filled
-        finish(site, job, restarted=1 if culprit else 0)
+        finish(site, job, restarted=None if culprit else 0)
+        assert not culprit or restarts(site, job) >= 1  # on a busy machine more: a burn-in may end without a culprit
     finally:
         site.run(["sh", "-c", AWAY, "sh", *folders], node=full)
     assert "ran" in read(out)
@@ -109,7 +110,7 @@ def test_a_slurmd_that_stands_still_in_the_gate_takes_no_part_in_it(site: Lab) -
     for pid in pids:
         os.kill(pid.pid, signal.SIGSTOP)
     try:
-        until(lambda: trail(site, stopped, job, "gate.prolog"), "its gate ends all the same", timeout_s=60)
+        until(lambda: trail(site, stopped, job, "gate.prolog"), "its gate ends all the same")
         assert not Path(out).exists()  # Slurm has not heard of that
     finally:
         for pid in pids:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gated_lab import agent_of, finish, names, put_back, shown, start
+from gated_lab import agent_of, finish, names, put_back, restarts, shown, start
 from installed_lab import WELL, config_path, configure, installed
 from test_cluster_hooks import read, reasons, submit, trail, until
 
@@ -79,7 +79,8 @@ def told(lab: Lab, node: str, job: str) -> dict:
 
 def runs_without(lab: Lab, job: str, bad: str) -> str:
     """Wait for a job that comes back without a node, which alone is drained; return for what."""
-    finish(lab, job, restarted=1)
+    finish(lab, job)
+    assert restarts(lab, job) >= 1  # on a busy machine more: a burn-in may end without a culprit
     assert list(reasons(lab)) == [bad]
     assert bad not in names(lab, shown(lab, job, "NodeList"))
     return reasons(lab)[bad]
@@ -188,7 +189,7 @@ def test_two_gates_on_one_node_at_the_same_time_do_not_meet(site: Lab) -> None:
         )
         for number, other in enumerate(site.nodes[1:3])
     ]
-    until(lambda: len(agent_of(site, site.nodes[0])) == 2, "both gates are there", timeout_s=60)
+    until(lambda: len(agent_of(site, site.nodes[0])) == 2, "both gates are there")
     for number, (job, out) in enumerate(both):
         finish(site, job, restarted=0)
         assert told(site, site.nodes[0], job)["verdict"] in WELL

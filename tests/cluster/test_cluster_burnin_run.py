@@ -14,7 +14,7 @@ from slurm_ext.slurm.hostlist import fold
 
 
 def fmslurm(lab: Lab, *arguments: str, node: str | None = None) -> Result:
-    return lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=120, node=node)
+    return lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=240, node=node)
 
 
 def test_a_run_by_hand_is_in_the_history_of_every_node_and_drains_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_run_on_busy_nodes_that_is_ended_leaves_no_job_that_takes_them_later(l
     assert held.ok, held.words()
     try:
         command = [sys.executable, "-m", "slurm_ext.cli", "burnin", "run", node]
-        done = lab.run(["sh", "-c", END_WAITING, "sh", *command], timeout_s=90)
+        done = lab.run(["sh", "-c", END_WAITING, "sh", *command], timeout_s=240)
         assert done.stdout.split() == ["ended", "with", str(128 + signal.SIGTERM)], done.words()
         assert "fmslurm-burnin" not in lab.run(["squeue", "-h", "-t", "PD,R", "-o", "%j"]).stdout
     finally:

@@ -116,7 +116,7 @@ def test_a_pass_counts_again_on_all_nodes_or_on_none(site: Lab) -> None:
 
     def run(script: str = "true\n", nodes: int = 2) -> tuple[str, str]:
         job, out = submit(site, script, f"-N{nodes}")
-        until(lambda: state(site, job) in ("COMPLETED", "FAILED"), f"job {job} ends", timeout_s=60)
+        until(lambda: state(site, job) in ("COMPLETED", "FAILED"), f"job {job} ends")
         rules = {str(one["rule"]) for one in each(site, job, count=nodes)}
         assert len(rules) == 1, rules
         until(lambda: all(trail(site, node, job, "gate.epilog") for node in site.nodes[:2]), "the epilogs are done")
@@ -173,13 +173,14 @@ def test_two_gates_one_after_the_other_on_the_same_nodes(site: Lab) -> None:
 def test_who_requeues_in_the_gate_gets_one_new_attempt(site: Lab) -> None:
     for node in site.nodes[:2]:
         site.fault(node, "nccl-hang", where="init")
+    configure(site, deadline_s=240.0)
     job, out = submit(site, "echo attempt $FMSLURM_ATTEMPT\n", "-N2")
     until(lambda: worker(site, site.nodes[0]), "the gate has begun")
     time.sleep(1.5)  # into the burn-in
     assert site.run(["scontrol", "requeue", job]).ok
     for node in site.nodes[:2]:
         site.heal(node)
-    until(lambda: not hooks_running(site), "no hook waits for the old attempt", timeout_s=20)
+    until(lambda: not hooks_running(site), "no hook waits for the old attempt", timeout_s=90.0)
     assert restarts(site, job) == 1
     assert reasons(site) == {}
     time.sleep(2.5)  # slurmd 22.05 forgets a job's credential in steps of 2 s
@@ -209,7 +210,7 @@ def test_the_next_node_acts_where_the_leaders_hook_dies(site: Lab) -> None:
     pid = worker(site, site.nodes[0])
     assert pid is not None
     os.kill(pid, signal.SIGKILL)  # the hook itself lets the job pass then, as it must
-    until(lambda: restarts(site, job) == 1, "the job was sent back", timeout_s=100)
+    until(lambda: restarts(site, job) == 1, "the job was sent back")
     assert not Path(out).exists()
     by = [
         node
@@ -232,7 +233,7 @@ def test_a_convicted_node_whose_hook_is_stuck_is_drained_by_another(site: Lab) -
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)  # its agent goes on: it lives in a session of its own
     try:
-        until(lambda: bad in reasons(site), f"{bad} is drained", timeout_s=60)
+        until(lambda: bad in reasons(site), f"{bad} is drained")
         until(lambda: restarts(site, job) == 1, "the job was sent back")
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -253,7 +254,7 @@ def test_a_restart_of_slurmd_in_the_middle_of_the_gate_loses_no_job(site: Lab) -
     until(lambda: worker(site, site.nodes[1]), "the gate has begun")
     time.sleep(1.0)
     site.restart(site.nodes[1])
-    until(lambda: not hooks_running(site), "no hook runs", timeout_s=60)
+    until(lambda: not hooks_running(site), "no hook runs")
     time.sleep(1.0)
     assert state(site, job) in ("PENDING", "RUNNING", "COMPLETED", "CONFIGURING")
     assert reasons(site) == {}

@@ -60,7 +60,7 @@ def test_interrupted_it_leaves_nothing(new_lab: type[Lab], short_dir: Path, line
     else:
         pytest.fail(f"the demo ended before {line!r}")
     os.kill(playing.pid, number)
-    playing.communicate(timeout=120)
+    playing.communicate(timeout=240)
     assert playing.returncode in (128 + number, -number)
     assert is_gone(short_dir / "lab")
 
@@ -89,7 +89,7 @@ def test_the_job_runs_under_plain_sbatch(lab: Lab, tmp_path: Path) -> None:
         str(SOURCE / "examples/train.sbatch"),
     ]
     began = time.monotonic()
-    result = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=240, check=False)
     log = (folder / "train.log").read_text() if (folder / "train.log").exists() else ""
     assert result.returncode == 0, f"{result.stderr} after {time.monotonic() - began:.0f} s: {log}"
     assert (folder / "weights.npy").exists()
@@ -98,6 +98,6 @@ def test_the_job_runs_under_plain_sbatch(lab: Lab, tmp_path: Path) -> None:
 
 def test_it_lets_a_lab_be_that_is_there_already(lab: Lab) -> None:
     refused = demo(Path(lab.dir))
-    out, _ = refused.communicate(timeout=60)
+    out, _ = refused.communicate(timeout=240)
     assert refused.returncode == 2, out
     assert lab.run(["scontrol", "ping"]).ok

@@ -19,7 +19,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
         yield lab
 
 
-def until(true: Callable[[], object], what: str, *, timeout_s: float = 90.0) -> None:
+def until(true: Callable[[], object], what: str, *, timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"

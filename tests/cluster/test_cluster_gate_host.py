@@ -31,7 +31,7 @@ def whole(site: Lab) -> Iterator[None]:
     put_nodes_back(site)
 
 
-def until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
+def until(true: Callable[[], object], what: str, *, timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"

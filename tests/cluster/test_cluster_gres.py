@@ -88,7 +88,7 @@ def test_neither_daemon_complains(mixed: Lab) -> None:
 
 def allocated(lab: Lab, node: str, *options: str) -> Result:
     show = "scontrol --details --oneliner show job $SLURM_JOB_ID"
-    return lab.run(["srun", "-w", node, "-N1", "-n1", *options, "sh", "-c", show], timeout_s=120)
+    return lab.run(["srun", "-w", node, "-N1", "-n1", *options, "sh", "-c", show], timeout_s=240)
 
 
 @pytest.mark.parametrize("kind", [name for name in TYPES if len(CATALOGUE[name].gpus_by_socket) > 1])

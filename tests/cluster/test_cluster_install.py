@@ -30,7 +30,7 @@ def small(new_lab: type[Lab], short_dir: Path) -> Iterator[Lab]:
         made.down()
 
 
-def fmslurm(lab: Lab, *words: str, timeout_s: float = 90.0) -> Result:
+def fmslurm(lab: Lab, *words: str, timeout_s: float = 240.0) -> Result:
     return lab.run([FMSLURM, *words], timeout_s=timeout_s)
 
 
@@ -52,7 +52,7 @@ def tree(lab: Lab) -> dict[str, tuple[int, str]]:
 
 
 def prolog(lab: Lab) -> str:
-    config = lab.run(["scontrol", "show", "config"], timeout_s=20).stdout
+    config = lab.run(["scontrol", "show", "config"], timeout_s=240).stdout
     return parse.config(config).get("Prolog", "")  # 24.11 prints no line where nothing is set
 
 
@@ -98,7 +98,7 @@ def test_in_and_out_again_leaves_the_cluster_as_it_was(small: Lab) -> None:
     if again["daemons"]:
         assert running
 
-    ran = small.run(["srun", "-N2", "hostname"], timeout_s=60)
+    ran = small.run(["srun", "-N2", "hostname"], timeout_s=240)
     assert ran.ok, ran.words()
     passed = fmslurm(small, "events", "--json", "--event", "gate.prolog").stdout.splitlines()
     assert {json.loads(line)["node"] for line in passed} == set(small.nodes)
@@ -108,7 +108,7 @@ def test_in_and_out_again_leaves_the_cluster_as_it_was(small: Lab) -> None:
     assert prolog(small) == ""
     assert tree(small) == before
     assert daemons(small) == set()
-    ran = small.run(["srun", "-N2", "hostname"], timeout_s=60)
+    ran = small.run(["srun", "-N2", "hostname"], timeout_s=240)
     assert ran.ok, ran.words()
     assert fmslurm(small, "uninstall").returncode == 3
 

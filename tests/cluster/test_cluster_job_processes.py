@@ -87,7 +87,7 @@ def test_what_escaped_is_ended_and_another_jobs_is_not(site: Lab) -> None:
     node = site.nodes[0]
     jobs = [submit(site), submit(site)]
     for job in jobs:
-        until(lambda job=job: escaped(site, job), f"a process of job {job} has escaped", timeout_s=90)
+        until(lambda job=job: escaped(site, job), f"a process of job {job} has escaped")
     mine, other = (escaped(site, job) for job in jobs)
     for pid in (mine, other):
         seen_by_hooks(site, pid)
@@ -97,7 +97,7 @@ def test_what_escaped_is_ended_and_another_jobs_is_not(site: Lab) -> None:
     others_stepd = members(group(site, jobs[1]))
     os.kill(stepd, signal.SIGKILL)
     assert site.run(["scancel", jobs[0]]).ok
-    until(lambda: trail(site, node, jobs[0], "gate.epilog"), "its epilog has run", timeout_s=90)
+    until(lambda: trail(site, node, jobs[0], "gate.epilog"), "its epilog has run")
     (event,) = trail(site, node, jobs[0], "gate.epilog")
     assert len([line for line in event["data"]["cleaned"] if line.startswith("job process ")]) >= 1, event
     until(lambda: not alive(mine), "it is ended")

@@ -24,7 +24,7 @@ def site(new_lab: type[Lab]) -> Iterator[Lab]:
 
 def fm(lab: Lab, *arguments: str, code: int = 0) -> str:
     """Run a command of ours in the lab, which must end with `code`, and return what it printed."""
-    done = lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=90)
+    done = lab.run([sys.executable, "-m", "slurm_ext.cli", *arguments], timeout_s=240)
     assert done.returncode == code, done.words()
     return done.stdout + done.stderr
 
@@ -33,7 +33,7 @@ def data(lab: Lab, *arguments: str) -> Any:
     return json.loads(fm(lab, *arguments, "--json"))
 
 
-def until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
+def until(true: Callable[[], object], what: str, *, timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"

@@ -46,7 +46,7 @@ def test_a_bad_node_whose_share_hangs_is_not_drained_and_its_job_goes_back(site:
     try:
         site.fault(node, "ecc", gpu=1)
         job, _ = submit(site, "echo ran\n", "-N1", "-w", node)
-        until(lambda: restarts(site, job) == 1, "the job is back", timeout_s=90)
+        until(lambda: restarts(site, job) == 1, "the job is back")
         until(lambda: told(site, node, job).keys() & {"gate.prolog-acted", "hook.broke"}, "its hook has told")
         site.run(["scancel", job])
     finally:  # what the hooks left behind hangs till then

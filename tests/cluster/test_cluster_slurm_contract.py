@@ -56,7 +56,7 @@ def tidy(lab: Lab, settings: Settings) -> Iterator[None]:
     wait(lambda: all(node.state == "IDLE" and not node.flags for node in cli.nodes()))
 
 
-def wait(ready: Callable[[], object], seconds: float = 40.0) -> None:
+def wait(ready: Callable[[], object], seconds: float = 240.0) -> None:
     """Wait until Slurm is as wanted; it tells nobody, so it is asked ten times a second."""
     deadline = time.monotonic() + seconds
     while not ready():
@@ -249,7 +249,7 @@ def test_a_dead_controller_is_an_error_in_time(tmp_path: Path) -> None:
     for ask in (dead.jobs, dead.nodes, dead.config, dead.reconfigure):
         with pytest.raises(SlurmError):
             ask()
-    assert time.monotonic() - started < 5 * 3.0
+    assert time.monotonic() - started < 5 * 8.0
     assert dead.version().text  # asks the program, not the controller
 
 
@@ -424,7 +424,7 @@ def test_submit_is_sbatch_and_the_token_arrives(lab: Lab, settings: Settings, tm
 def test_submit_reads_a_script_from_standard_input(lab: Lab, settings: Settings) -> None:
     text = "#!/bin/sh\n#SBATCH --hold -D/tmp\n#FMSLURM --fm-ckpt=/lustre/a\ntrue\n"
     argv = [sys.executable, "-m", "slurm_ext.cli", "submit", "--parsable"]
-    result = command.run(argv, timeout_s=30, env=lab.env(), input_text=text)
+    result = command.run(argv, timeout_s=240, env=lab.env(), input_text=text)
     assert result.ok, result.words()
     job_id = result.stdout.strip()
     cli = CliBackend(settings)
