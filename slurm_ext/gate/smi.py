@@ -126,6 +126,11 @@ def tally(text: str | None) -> int | None:
     return number if number is not None and number >= 0 else None
 
 
+def setting(text: str | None) -> int | None:
+    """Return a clock or a power limit; None also for nothing and below, which is none of either."""
+    return tally(text) or None
+
+
 def word(text: str | None) -> str | None:
     """Return a word of nvidia-smi as it stands; None for N/A, for an unsupported field, and for no field."""
     said = (text or "").strip().strip("[]")
@@ -234,13 +239,13 @@ def _from_row(row: Mapping[str, str]) -> Gpu:
         slowed=_slowed(get),
         ecc_off=get("ecc.mode.current") == "Disabled",
         fabric_health=word(get("fabric.health.summary")) or "",
-        app_clock_mhz=count(get("clocks.applications.graphics")),
-        app_clock_default_mhz=count(get("clocks.default_applications.graphics")),
-        app_memory_mhz=count(get("clocks.applications.memory")),
-        app_memory_default_mhz=count(get("clocks.default_applications.memory")),
-        max_clock_mhz=count(get("clocks.max.graphics")),
-        power_limit_w=count(get("power.limit")),
-        power_default_w=count(get("power.default_limit")),
+        app_clock_mhz=setting(get("clocks.applications.graphics")),
+        app_clock_default_mhz=setting(get("clocks.default_applications.graphics")),
+        app_memory_mhz=setting(get("clocks.applications.memory")),
+        app_memory_default_mhz=setting(get("clocks.default_applications.memory")),
+        max_clock_mhz=setting(get("clocks.max.graphics")),
+        power_limit_w=setting(get("power.limit")),
+        power_default_w=setting(get("power.default_limit")),
         held_by_set_clock=flag(get("clocks_event_reasons.applications_clocks_setting")),
     )
 

@@ -18,6 +18,7 @@ from slurm_ext.gate.smi import (
     low_power,
     pci_address,
     reset_word,
+    setting,
     tally,
     time_s,
     trouble_of,
@@ -153,23 +154,23 @@ def _from_fields(fields: Mapping[str, str], position: int) -> Gpu:
         or flag(fields.get("ecc_errors/tpc_repair_pending")),
         ecc_off=first("ecc_mode/current_ecc", "ecc_mode/current") == "Disabled",
         fabric_health=_fabric_health(fields),
-        app_clock_mhz=count(first("applications_clocks/graphics_clock", "applications_clocks/graphics")),
-        app_clock_default_mhz=count(
+        app_clock_mhz=setting(first("applications_clocks/graphics_clock", "applications_clocks/graphics")),
+        app_clock_default_mhz=setting(
             first("default_applications_clocks/graphics_clock", "default_applications_clocks/graphics")
         ),
-        app_memory_mhz=count(first("applications_clocks/mem_clock", "applications_clocks/memory")),
-        app_memory_default_mhz=count(
+        app_memory_mhz=setting(first("applications_clocks/mem_clock", "applications_clocks/memory")),
+        app_memory_default_mhz=setting(
             first("default_applications_clocks/mem_clock", "default_applications_clocks/memory")
         ),
-        max_clock_mhz=count(first("max_clocks/graphics_clock", "max_clocks/graphics")),
-        power_limit_w=count(
+        max_clock_mhz=setting(first("max_clocks/graphics_clock", "max_clocks/graphics")),
+        power_limit_w=setting(
             first(
                 "gpu_power_readings/current_power_limit",
                 "power_readings/power_limit",
                 "power_readings/current_power_limit",
             )
         ),
-        power_default_w=count(first("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")),
+        power_default_w=setting(first("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")),
         held_by_set_clock=_reason(fields, "applications_clocks_setting"),
         power_brake_us=count(
             first(f"{counters}clocks_event_reasons_counters_hw_power_brake", f"{counters}hw_power_braking")

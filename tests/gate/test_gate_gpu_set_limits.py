@@ -85,6 +85,10 @@ def test_clocks_that_were_set_low(change: dict[int, dict[str, str]], target: str
         # Another kind of GPU has other clocks, and is compared with its own kind.
         {2: {GRAPHICS: "900 MHz", GRAPHICS_DEFAULT: "900 MHz", "clocks.max.graphics": "1200 MHz"}},
         {2: {"power.limit": "[N/A]"}},
+        {2: {"power.limit": "0.00 W"}},  # no limit, and no clock, is none
+        {2: {"power.limit": "-1"}},
+        {2: {GRAPHICS: "0 MHz"}},
+        {number: {GRAPHICS_DEFAULT: "-1 MHz"} for number in range(8)},
         {2: {"power.limit": "750.00 W"}},
         {2: {"power.limit": "400.00 W", "power.default_limit": "400.00 W"}},
         {2: {"mig.mode.current": "[N/A]", GRAPHICS: "[N/A]"}},
