@@ -41,8 +41,13 @@ def instances_with_tag(ec2: Service, key: str, value: str) -> list[Instance]:
 def instances_at(ec2: Service, addresses: Iterable[str]) -> list[Instance]:
     """Return the instances that are alive and have one of these private addresses, in any VPC of the region."""
     wanted = sorted({address for address in addresses if address})
-    parts = batches(wanted, VALUES_PER_FILTER)
-    return _all(ec2, [[{"Name": "network-interface.addresses.private-ip-address", "Values": part}] for part in parts])
+    filters = []
+    for name, chosen in (
+        ("network-interface.addresses.private-ip-address", [one for one in wanted if ":" not in one]),
+        ("network-interface.ipv6-addresses.ipv6-address", [one for one in wanted if ":" in one]),
+    ):
+        filters += [[{"Name": name, "Values": part}] for part in batches(chosen, VALUES_PER_FILTER)]
+    return _all(ec2, filters)
 
 
 def instances_of(ec2: Service, instance_ids: Iterable[str]) -> list[Instance]:

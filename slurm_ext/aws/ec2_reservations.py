@@ -5,6 +5,7 @@ One to three network nodes are told, from the top; the nearest tiers are known o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +18,8 @@ CALL, PERMISSION = "EC2 DescribeCapacityReservationTopology", "ec2:DescribeCapac
 
 #: The API takes at most 10 ids and answers at most 10 a page (EC2 API reference; boto3 has no paginator for it).
 IDS_PER_CALL = 10
+
+_ID = re.compile(r"\bcr-[0-9a-zA-Z]{1,40}\b")
 
 
 class ReservationTopology(NamedTuple):
@@ -67,6 +70,19 @@ def reservation_places(ec2: Service, reservation_ids: Iterable[str] = ()) -> Res
 
 
 def _batch(ec2: Service, ids: list[str]) -> list[ReservationTopology]:
+    """Return the places of up to ten reservations; those that EC2 does not know are left out, and it is asked for the rest."""
+    left = list(ids)
+    while True:
+        try:
+            return _asked(ec2, left)
+        except Refused as refused:
+            named = set(_ID.findall(refused.said.words)) & set(left)
+            if refused.said.code != "InvalidCapacityReservationId.NotFound" or not named or named == set(left):
+                raise
+            left = [one for one in left if one not in named]
+
+
+def _asked(ec2: Service, ids: list[str]) -> list[ReservationTopology]:
     # MaxResults and ids exclude each other, as with instances.
     arguments: dict[str, object] = {"CapacityReservationIds": ids} if ids else {"MaxResults": IDS_PER_CALL}
     pages = ec2.pages("describe_capacity_reservation_topology", **arguments)

@@ -93,13 +93,13 @@ class _Known:
         self.by_address: dict[str, list[Instance]] = {}
         for instance in evidence.instances or ():
             names = (instance.private_dns, instance.private_dns.partition(".")[0])
-            for address in {*instance.addresses, *names} - {""}:
+            for address in {_one_form(text) for text in (*instance.addresses, *names)} - {""}:
                 self.by_address.setdefault(address, []).append(instance)
         key, value = evidence.tag
         self.tag = (key, value) if key else None
 
     def at(self, address: str) -> list[Instance]:
-        found = self.by_address.get(address, [])
+        found = self.by_address.get(_one_form(address), [])
         if self.tag and len(found) > 1:
             key, value = self.tag
             mine = [one for one in found if one.tags.get(key) == value]
@@ -168,7 +168,7 @@ def _contradiction(node: Node, instance_id: str, known: _Known) -> str:
     instance = known.by_id.get(instance_id)
     if instance is None:
         return "which is not alive any more"
-    if _is_address(node.address) and node.address not in instance.addresses:
+    if _is_address(node.address) and _one_form(node.address) not in map(_one_form, instance.addresses):
         return f"whose address is {', '.join(instance.addresses) or 'none'}, and Slurm has {node.address}"
     return ""
 
@@ -186,6 +186,14 @@ def _each_once(found: NodeMap) -> None:
                 found.types.pop(node, None)
                 others = ", ".join(one for one in nodes if one != node)
                 found.unmatched[node] = f"{instance_id} is said to be behind {others} as well"
+
+
+def _one_form(text: str) -> str:
+    """Return an address in the one form that all writings of it have, other text as it is."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return text
 
 
 def _is_address(text: str) -> bool:

@@ -153,6 +153,10 @@ class FakeEc2:
                         + f"<instanceState>{tag('name', told['state'])}</instanceState>"
                         + tag("privateIpAddress", told["address"])
                         + tag("vpcId", told["vpc"])
+                        + each(
+                            "networkInterfaceSet",
+                            [each("ipv6AddressesSet", [tag("ipv6Address", told["ipv6"])])] if told.get("ipv6") else [],
+                        )
                         + f"<placement>{tag('availabilityZone', told['zone'])}</placement>"
                         + each("tagSet", tags)
                     ],
@@ -179,6 +183,8 @@ class FakeEc2:
                 has = told["state"]
             elif name == "network-interface.addresses.private-ip-address":
                 has = told["address"]
+            elif name == "network-interface.ipv6-addresses.ipv6-address":
+                has = told.get("ipv6", "")
             elif name.startswith("tag:"):
                 has = told["tags"].get(name[4:], "")
             else:

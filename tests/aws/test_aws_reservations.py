@@ -39,6 +39,10 @@ def test_a_reservation_that_is_not_placed_or_not_there_is_said(fake: FakeEc2, as
     assert "not placed yet" in reservation_places(ask(), ["cr-1"]).unknown["cr-1"]
     with pytest.raises(LackingError, match="cr-2"):
         reservation_places(ask(), ["cr-2"])
+    fake.reservations["cr-3"] = {"nodes": ["nn-top"]}
+    found = reservation_places(ask(), ["cr-1", "cr-2", "cr-3"])
+    assert [one.reservation_id for one in found.reservations] == ["cr-1", "cr-3"]
+    assert "lacks it" in found.unknown["cr-2"]
 
 
 def test_the_permission_of_reservations_is_named(fake: FakeEc2, ask: Ask) -> None:
@@ -76,3 +80,5 @@ def test_instances_by_tag_by_address_and_by_id(fake: FakeEc2, ask: Ask) -> None:
     assert fake.calls["DescribeInstances"] == 2
     assert [one.instance_id for one in instances_of(ask(), ["i-0002", "i-9999", "i-0001"])] == ["i-0002"]
     assert instances_of(ask(), []) == []
+    fake.launch("i-6666", address="10.9.9.9", ipv6="fd00::6")
+    assert [one.addresses for one in instances_at(ask(), ["fd00::6"])] == [("10.9.9.9", "fd00::6")]

@@ -117,6 +117,12 @@ def test_a_name_as_address_is_matched_by_ec2s_own_name() -> None:
     assert map_nodes(Evidence([node("n1", "ip-10-0-0-7", ())], instances=[named])).ids == {"n1": "i-7"}
 
 
+def test_an_address_has_many_writings() -> None:
+    found = map_nodes(Evidence([node("n1", "fd00:0:0::6", ())], {"n1": "i-6"}, {}, [ec2("i-6", "fd00::6")]))
+    assert (found.ids, found.notes) == ({"n1": "i-6"}, [])
+    assert map_nodes(Evidence([node("n1", "FD00::6", ())], instances=[ec2("i-6", "fd00::6")])).ids == {"n1": "i-6"}
+
+
 def test_nobody_knows() -> None:
     assert "nobody says" in map_nodes(Evidence([node("n1", "n1", ())])).unmatched["n1"]
     assert "no instance that is alive" in map_nodes(Evidence([node()], instances=[])).unmatched["gpu-st-p5-1"]
