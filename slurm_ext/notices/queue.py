@@ -214,7 +214,7 @@ class Queue:
         """Put several deliveries of one target into one message, and return its delivery."""
         rows = [self.notice(one.notice) for one in folded]
         facts = [fact for row in rows for fact in row.facts]
-        lines = [f"{fact.kind} {fact.where}: {fact.why}" for fact in facts]
+        lines = [f"{fact.kind}{' (not done)' if fact.dry_run else ''} {fact.where}: {fact.why}" for fact in facts]
         since_s = min((fact.since_s for fact in facts if fact.since_s), default=now)
         more = Fact(
             "notices.more",

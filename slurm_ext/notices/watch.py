@@ -47,6 +47,9 @@ class Mind(NamedTuple):
 
     opening: str = ""  # the breaker's opening that was told last and not yet as closed
     step: int = 0  # of STEPS, told of it
+    closed: str = ""  # the opening that was told last as closed, and when
+    closed_s: float = 0.0
+    again: int = 0  # how often an opening of that name opened anew
     unreadable_s: float = 0.0  # since when the ledger cannot be read; 0: it can
     drained: Mapping[str, float] = {}  # node -> since when it is drained by fmslurm
     would: Mapping[str, float] = {}  # node -> when it would have been drained, within the last hour
@@ -131,21 +134,26 @@ def _breaker(
                 facts.append(_of_nodes("ledger.unreadable", f"ledger.unreadable:{opening}", some))
             continue
         step = max(step for step in STEPS if len(some) >= step)
-        facts.append(_of_nodes("breaker.open", f"breaker.open:{opening}", some))
+        latest = _latest(some)
+        # Where no drain lies between, the next time has the name of the one that was closed: it is told apart by a number.
+        number = mind.again if opening in (mind.opening, mind.closed) else 0
+        is_current = is_open and now - latest < WINDOW_S and (opening != mind.closed or latest > mind.closed_s)
+        is_current = is_current and latest >= _latest(openings.get(mind.opening))
+        if is_current and not mind.opening and opening == mind.closed:
+            number += 1
+            some = [one for one in some if one.at_s > mind.closed_s]
+        name = f"{opening}:{number}" if number else opening
+        facts.append(_of_nodes("breaker.open", f"breaker.open:{name}", some))
         if opening == mind.opening and step > mind.step:
-            facts.append(_of_nodes("breaker.more", f"breaker.more:{opening}:{step}", some))
-        latest = max(one.at_s for one in some)
-        if (
-            is_open
-            and now - latest < WINDOW_S
-            and (opening == mind.opening or latest >= _latest(openings.get(mind.opening)))
-        ):
-            mind = mind._replace(opening=opening, step=step)
+            facts.append(_of_nodes("breaker.more", f"breaker.more:{name}:{step}", some))
+        if is_current:
+            mind = mind._replace(opening=opening, step=step, again=number)
     if mind.opening and entries is not None and not is_open:
         count = len({entry.node for entry in entries})
         why = f"{count} drain{'' if count == 1 else 's'} of the last hour still count{'s' if count == 1 else ''}"
-        facts.append(Fact("breaker.closed", f"breaker.closed:{mind.opening}", since_s=now, why=why))
-        mind = mind._replace(opening="", step=0)
+        name = f"{mind.opening}:{mind.again}" if mind.again else mind.opening
+        facts.append(Fact("breaker.closed", f"breaker.closed:{name}", since_s=now, why=why))
+        mind = mind._replace(opening="", step=0, closed=mind.opening, closed_s=now)
     return mind
 
 

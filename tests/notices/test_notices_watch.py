@@ -84,6 +84,42 @@ def test_the_breaker_from_its_opening_to_its_end() -> None:
     assert mind.opening == "o2"
 
 
+def test_a_breaker_that_lets_nothing_through_opens_anew_for_the_next_night() -> None:
+    """With drain.max_per_hour 0 no drain ever comes between: every time has one name."""
+    none = "00000000-none"
+    mind, told = Mind(), []
+    first = held("n1", none, AT, allowed=0)
+    second = held("n2", none, AT + 5 * WINDOW_S, allowed=0)
+    for now, listed in [
+        (AT + 1, [first]),
+        (AT + 2, [first]),
+        (AT + WINDOW_S + 1, [first]),
+        (AT + 2 * WINDOW_S, [first]),
+        (AT + 5 * WINDOW_S + 1, [first, second]),
+        (AT + 5 * WINDOW_S + 2, [first, second]),
+        (AT + 7 * WINDOW_S, [first, second]),
+        (AT + 8 * WINDOW_S, [first, second]),
+    ]:
+        facts, mind = judge(seen(held_back=listed), mind, ENFORCE, now=now)
+        told += [fact.key for fact in facts if fact.key not in told]
+        again = [fact for fact in facts if fact.key == f"breaker.open:{none}:1"]
+        if now == AT + 5 * WINDOW_S + 1:
+            assert [fact.where for fact in again] == ["n2"]
+    assert told == [
+        f"breaker.{name}" for name in (f"open:{none}", f"closed:{none}", f"open:{none}:1", f"closed:{none}:1")
+    ]
+
+
+def test_a_drain_behind_the_end_opens_nothing_by_itself() -> None:
+    mind = Mind()
+    bad = [held("n4", "o1", AT)]
+    _, mind = judge(seen(ledger=entries(10, 20), held_back=bad), mind, ENFORCE, now=AT)
+    _, mind = judge(seen(ledger=entries(10), held_back=bad), mind, ENFORCE, now=AT + 60)
+    facts, mind = judge(seen(ledger=entries(1, 10), held_back=bad), mind, ENFORCE, now=AT + 120)
+    assert [fact.key for fact in facts] == ["breaker.open:o1"]
+    assert mind.opening == ""
+
+
 def test_the_breaker_on_a_share_that_is_silent_is_neither_opened_nor_closed() -> None:
     mind = Mind(opening="o1", step=1)
     facts, after = judge(seen(ledger=None, held_back=None, drained=None), mind, ENFORCE, now=AT)
@@ -249,5 +285,5 @@ def test_a_mind_of_another_form_is_as_good_as_none(data: object) -> None:
 
 
 def test_a_mind_is_kept_whole() -> None:
-    mind = Mind("o1", 10, 5.0, {"n1": 6.0}, {"n2": 7.0}, 8.0, "a", 9.0, 5)
+    mind = Mind("o1", 10, "o0", 4.0, 3, 5.0, {"n1": 6.0}, {"n2": 7.0}, 8.0, "a", 9.0, 5)
     assert mind_from(mind._asdict()) == mind
