@@ -67,7 +67,7 @@ OWN: tuple[Check, ...] = (
     ),
     Check(
         "gpu.clocks-set-low",
-        "application clocks set lower than by default, or than on most GPUs here (told before R580 only)",
+        "application clocks set lower than by default, or than on most GPUs here (not told from R590 on)",
         "warn",
         cost=_SMI,
     ),

@@ -1,8 +1,9 @@
 """What was set on a GPU and makes it slower than its siblings, or than it is by default: clocks, power limit. Pure.
 
 One slow GPU holds up all ranks of a synchronous job, and nothing else shows it: the GPU is well. AWS advises to set application
-clocks (`nvidia-smi -ac`) on its instances, so that a node where one GPU was missed is not rare. From R580 on (CUDA 13.0) the
-driver tells application clocks no more; power limits it does (docs.nvidia.com/deploy/nvml-api, deprecation notices).
+clocks (`nvidia-smi -ac`) on its instances, so that a node where one GPU was missed is not rare. They are deprecated with CUDA
+13.0 (docs.nvidia.com/deploy/nvml-api, deprecation notices), and drivers from R590 on, as captured, do not tell them; power limits
+they do.
 """
 
 from __future__ import annotations

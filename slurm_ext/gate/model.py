@@ -52,7 +52,7 @@ class Gpu(NamedTuple):
     repair_pending: bool | None = None  # a channel or TPC waits for a reset to be repaired
     ecc_off: bool = False
     fabric_health: str = ""  # the summary, or the first part that is not well
-    app_clock_mhz: int | None = None  # application clocks; from R580 on not told
+    app_clock_mhz: int | None = None  # application clocks; from R590 on not told
     app_clock_default_mhz: int | None = None
     app_memory_mhz: int | None = None
     app_memory_default_mhz: int | None = None

@@ -17,7 +17,7 @@ OFF, NOTHING = "off", "-"
 
 #: Checks of a value that not every driver tells: of silence nothing is known to be well.
 _NOT_TOLD: Mapping[str, tuple[Callable[[Gpu], object], str]] = {
-    "gpu.clocks-set-low": (lambda gpu: gpu.app_clock_mhz, "this driver tells no application clocks (R580 and later)"),
+    "gpu.clocks-set-low": (lambda gpu: gpu.app_clock_mhz, "this driver tells no application clocks (R590 and later)"),
     "gpu.power-limit-low": (lambda gpu: gpu.power_limit_w, "this driver tells no power limits"),
     "gpu.ecc-corrected-many": (lambda gpu: gpu.ecc_corrected, "this driver tells no corrected ECC errors"),
 }

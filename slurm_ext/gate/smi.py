@@ -41,7 +41,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "sram": (_SRAM_THRESHOLD,),
     "fabric": ("fabric.state", "fabric.status"),
     "tlimit": ("temperature.gpu.tlimit",),
-    # Known since long, and deprecated since R580: a driver that has dropped them must answer the rest.
+    # Known since long, and deprecated with CUDA 13.0: a driver that has dropped them must answer the rest.
     "clocks": (
         *("clocks.applications.graphics", "clocks.default_applications.graphics"),
         *("clocks.applications.memory", "clocks.default_applications.memory", "clocks.max.graphics"),

@@ -26,7 +26,7 @@ HEALTHY: Mapping[str, str] = {
     "fabric.state": "Completed",
     "fabric.status": "Success",
     "temperature.gpu.tlimit": "59",
-    # As R580 and later say it; an older driver tells them.
+    # As R590 and later say it; an older driver tells them.
     **{name: "[Requested functionality has been deprecated]" for name in smi.GROUPS["clocks"]},
     "clocks.max.graphics": "1980 MHz",
     "power.limit": "700.00 W",

@@ -112,10 +112,10 @@ GET(get_sram_threshold)
     snprintf(out, size, "%s", yes(view, gpu->sram_threshold));
 }
 
-/* Application clocks are not told any more from R580 on. The clocks are those of an H100 or H200. */
+/* Application clocks are not told any more from R590 on. The clocks are those of an H100 or H200. */
 static void application_clock(const struct view *view, char *out, size_t size, int mhz)
 {
-    if (view->driver_major >= 580)
+    if (view->driver_major >= 590)
         snprintf(out, size, "[Requested functionality has been deprecated]");
     else
         snprintf(out, size, "%d", mhz);
