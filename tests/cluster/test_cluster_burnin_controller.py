@@ -163,7 +163,7 @@ def test_where_all_nodes_look_bad_the_job_is_held_and_why_says_what_to_do(site: 
     for node in site.nodes:
         site.fault(node, "slow-link", rate="3mbit")
     job, out = submit(site, "echo ran\n", "-N4")
-    until(lambda: state(site, job) == "PENDING" and why(site, job).get("held"), "it is held")
+    until(lambda: state(site, job) == "PENDING" and why(site, job).get("held"), "it is held", timeout_s=600.0)
     held = why(site, job)["held"]
     assert held["until"] > time.time() + 86400
     assert any(f"scontrol release {job}" in line for line in held["how"])
