@@ -151,6 +151,15 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning(
         "slurm.slurm-error", "Slurm's command ended with an error of its own.", "none", UNKNOWN, (page.SLURM_TROUBLE,)
     ),
+    Meaning(
+        "slurm.gres-differs",
+        "Slurm hands out another number of GPUs on this node (its Gres) than nvidia-smi lists: jobs get devices that are not"
+        " there, or GPUs stay idle.",
+        "warn",
+        NO,
+        (page.SLURM_NODES,),
+        steps=("`fmslurm gres check` compares Slurm's files with the node.", "`scontrol show node NODE`, Gres."),
+    ),
     Meaning("slurm.command-failed", "Slurm's command failed without a word.", "none", UNKNOWN),
     Meaning("slurm.no-answer", "Slurm's command gave no whole answer.", "none", UNKNOWN),
     Meaning("slurm.job-not-found", "Slurm knows no such job any more.", "none", UNKNOWN),

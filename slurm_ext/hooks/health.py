@@ -63,7 +63,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
         disabled.tell(settings, node, settings.site.share or share)
     slurmd = registered.above()
     asks = registered.may_ask(run_dir, slurmd)
-    _look(settings, node, settings.site.share or share, mode, run_dir, seen.off, asks=asks)
+    _look(settings, node, settings.site.share or share, mode, run_dir, seen.off, slurmd, asks=asks)
     registered.note(run_dir, slurmd)
     return PASS
 
@@ -76,7 +76,15 @@ def _open_lock(run_dir: str) -> int:
 
 
 def _look(
-    settings: Settings, node: str, share: str, mode: str, run_dir: str, off: tuple[modes.Off, ...], *, asks: bool
+    settings: Settings,
+    node: str,
+    share: str,
+    mode: str,
+    run_dir: str,
+    off: tuple[modes.Off, ...],
+    slurmd: registered.Slurmd | None,
+    *,
+    asks: bool,
 ) -> None:
     look = local.look(settings, node, phase="health", job_window=None, deadline_s=min(settings.gate.deadline_s, LOOK_S))
     facts, at_s = look.facts, time.time()
@@ -90,6 +98,10 @@ def _look(
         look, spared = acked.spare(look, share, node, at_s)  # here: an end of it is news, too
     record = drain_record.read(share, node)
     _act(settings, node, share, mode, run_dir, look, spared, record, at_s, asks=asks)
+    if asks and slurmd is not None:
+        from slurm_ext.hooks import slurm_view
+
+        look = slurm_view.compared(look, settings, node, run_dir, slurmd, at_s)
     versions.note(settings, node, share, facts)
     _note_place(settings, node, share)
     if not asks:
@@ -187,15 +199,15 @@ def _is_due(before: Mapping[str, Any], at_s: float, *, is_news: bool) -> bool:
 def _drain(
     settings: Settings, node: str, share: str, look: local.Look, finding: Finding, event: events.Event
 ) -> dict[str, Any]:
-    from slurm_ext.hooks import act, bundle, jobfile
     from slurm_ext.gate import proof
 
+    from slurm_ext.hooks import act, bundle, jobfile
     job = HookJob("0", "", 0, node)
     saved = bundle.save(settings, None, node, look, share=share)
     first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
-    done = act.drain(
     gpu = proof.gpu_of(look.facts, finding.target)
         settings,
+    done = act.drain(
         job,
         node,
         finding,

@@ -88,6 +88,7 @@ class Controller:
         if now - self._reminded_at >= expiry.LOOK_EVERY_S:
             self._reminded_at = now
             expiry.remind(self.settings, self.events_path, now=now)
+            expiry.unrecorded(self.settings, self.slurm.nodes(), self.events_path, now=now)
         if self.settings.mode.burnin != "off":
             self.gates.tell(jobs, self.settings, self.cluster, now)
         if mode(self.settings, tick, next(iter(self.settings.mode.partitions), "")) == "off":

@@ -195,3 +195,28 @@ def test_a_job_ends_a_slow_check_and_gets_the_gpus(site: Lab) -> None:
     finally:
         configure(site, "gate", slow_check="off", dcgm_health="watch")
         dcgmi.unlink()
+
+
+def test_another_number_of_gpus_in_slurm_is_told_and_drains_nobody(site: Lab) -> None:
+    """Slurm is asked once for each slurmd: the change is seen after its next start, as a site's own change is."""
+    node, nodes = site.nodes[1], site.path("etc", "slurm", "nodes.conf")
+    text = nodes.read_text()
+    line = next(line for line in text.splitlines() if line.startswith(f"NodeName={node} "))
+    try:
+        nodes.write_text(text.replace(line, line.replace("gpu:h100:8", "gpu:h100:7")))
+        site.restart()
+
+        def told() -> list[dict[str, Any]]:
+            found = trail(site, node, "gate.health")
+            return [
+                one for one in found if "slurm.gres-differs" in [each["id"] for each in one["data"]["gate"]["findings"]]
+            ]
+
+        until(told, "it is told")
+        (finding,) = [each for each in told()[-1]["data"]["gate"]["findings"] if each["id"] == "slurm.gres-differs"]
+        assert finding["evidence"] == ["Slurm hands out 7 GPUs here (Gres), nvidia-smi lists 8"]
+        assert reasons(site) == {}
+        assert not [one for one in trail(site, node, "node.drain") if "gres" in one["reason"]]
+    finally:
+        nodes.write_text(text)
+        site.restart()

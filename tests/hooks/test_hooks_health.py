@@ -145,10 +145,43 @@ def until(true: Callable[[], object], what: str, *, timeout_s: float = 120.0) ->
         time.sleep(0.02)
 
 
-def test_a_healthy_node_without_a_record_never_asks_slurm(here: Here) -> None:
+def test_a_healthy_node_without_a_record_asks_slurm_once_how_many_gpus_it_hands_out(here: Here) -> None:
     here.below_slurmd(3)
-    assert here.asked() == []
+    assert len(here.asked()) == 1
+    assert "show node n0" in here.asked()[0]
     assert [event["event"] for event in here.events()] == ["gate.health"]
+    here.health()
+    assert len(here.asked()) == 1, "below no slurmd nobody asks"
+
+
+@pytest.mark.parametrize(
+    ("gres", "differs"), [("gpu:h100:1(S:0)", False), ("gpu:h100:2(S:0-1)", True), ("(null)", False)]
+)
+def test_another_number_of_gpus_in_slurm_is_told_and_drains_nobody(here: Here, gres: str, differs: bool) -> None:
+    (here.folder / "node").write_text(f"NodeName=n0 State=IDLE Partitions=gpu Gres={gres}\n")
+    here.below_slurmd(4)
+    assert len(here.asked()) == 1
+    events = here.named("gate.health")
+    assert [event["rule"] for event in events if event["rule"] == "slurm.gres-differs"] == [
+        "slurm.gres-differs"
+    ] * differs
+    assert len(events) == 1 + differs, "told once, and kept while the answer holds"
+    assert not here.named("gate.health-acted")
+
+
+def test_a_foreign_drain_is_left_alone_whatever_slurm_says(here: Here) -> None:
+    (here.folder / "node").write_text(
+        "NodeName=n0 State=IDLE+DRAIN Partitions=gpu Gres=gpu:h100:2 Reason=ticket 7 [ada@1764460800]\n"
+    )
+    here.below_slurmd(3)
+    assert not [line for line in here.asked() if "State=" in line]
+
+
+def test_slurm_that_is_silent_is_let_be_for_an_hour(here: Here) -> None:
+    here.scontrol("echo 'Unable to contact slurm controller' >&2; exit 1")
+    here.below_slurmd(4)
+    assert len(here.asked()) == 1
+    assert [event["rule"] for event in here.named("gate.health")] == ["gate.local"]
 
 
 def test_before_slurmd_has_registered_slurm_is_not_asked_whatever_is_found(here: Here) -> None:
@@ -243,7 +276,9 @@ def test_the_same_finding_again_asks_for_the_next_step(here: Here) -> None:
     assert (record.finding, record.tries, record.step) == ("gpu.ecc-uncorrected", 2, "reboot")
     here.smi(SMI)
     here.health()
-    assert drain_record.read(here.share, "n0") == record, "the same boot is no proof now"
+    after = drain_record.read(here.share, "n0")
+    assert after is not None
+    assert after._replace(stays="") == record, "the same boot is no proof now"
     assert here.named("node.stays-out")[-1]["reason"].startswith("it needs a reboot")
     here.boot("1c" * 16)
     here.health()

@@ -15,6 +15,7 @@ from slurm_ext import events
 from slurm_ext.config.model import Settings
 from slurm_ext.slurm import drain_record, expiry
 from slurm_ext.slurm.drain_record import DrainRecord
+from slurm_ext.slurm.model import Node
 
 NOW = 1_900_000_000.0
 
@@ -93,6 +94,30 @@ def test_that_a_drain_stands_too_long_is_told_once_a_day_by_whoever_is_first(sha
     assert drain_record.first_to_tell(share, late, now=NOW), "the clock was turned back"
     assert not drain_record.first_to_tell("", late, now=NOW)
     assert not drain_record.first_to_tell(str(tmp_path / "none"), late, now=NOW)
+
+
+def test_the_controller_tells_of_drains_of_ours_that_nobody_has_a_record_of(share: str, tmp_path: Path) -> None:
+    settings = Settings()._replace(site=Settings().site._replace(share=share))
+    assert drain_record.write(share, RECORD._replace(node="n1"))
+    nodes = [
+        Node(name, "IDLE", flags, reason, "root", int(NOW) - age)
+        for name, flags, reason, age in (
+            ("n1", ("DRAIN",), "fmslurm: gpu.lost gpu:3: gone", 9_000),  # on record
+            ("n2", ("DRAIN",), "fmslurm: gpu.lost gpu:3: gone", 9_000),
+            ("n3", ("DRAIN",), "fmslurm: gpu.lost gpu:3: gone", 60),  # its record may be under way
+            ("n4", ("DRAIN",), "ticket 7", 9_000),
+            ("n5", ("DRAIN",), "fmslurm: node.manual node: disk swap", 9_000),
+            ("n6", (), "fmslurm: gpu.lost gpu:3: gone", 9_000),  # resumed: the reason stays
+        )
+    ]
+    path = str(tmp_path / "events.jsonl")
+    assert expiry.unrecorded(settings, nodes, path, now=NOW) == ("n2",)
+    assert expiry.unrecorded(settings, nodes, path, now=NOW + 60) == ()
+    (event,) = events.read(path)
+    assert (event.event, event.node, event.rule) == ("node.drain-unrecorded", "n2", "gpu.lost")
+    assert "fmslurm node resume" in event.reason
+    assert expiry.unrecorded(settings, nodes, path, now=NOW + 86_500) == ("n2", "n3")
+    assert expiry.unrecorded(Settings(), nodes, path, now=NOW) == (), "without a share nobody knows of any record"
 
 
 def test_the_controller_tells_of_nodes_that_are_silent_and_no_node_tells_it_again(share: str, tmp_path: Path) -> None:
