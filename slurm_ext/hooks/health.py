@@ -97,11 +97,11 @@ def _look(
 
         look, spared = acked.spare(look, share, node, at_s)  # here: an end of it is news, too
     record = drain_record.read(share, node)
-    _act(settings, node, share, mode, run_dir, look, spared, record, at_s, asks=asks)
     if asks and slurmd is not None:
         from slurm_ext.hooks import slurm_view
 
         look = slurm_view.compared(look, settings, node, run_dir, slurmd, at_s)
+    _act(settings, node, share, mode, run_dir, look, spared, record, at_s, asks=asks)
     versions.note(settings, node, share, facts)
     _note_place(settings, node, share)
     if not asks:
@@ -200,14 +200,14 @@ def _drain(
     settings: Settings, node: str, share: str, look: local.Look, finding: Finding, event: events.Event
 ) -> dict[str, Any]:
     from slurm_ext.gate import proof
-
     from slurm_ext.hooks import act, bundle, jobfile
+
     job = HookJob("0", "", 0, node)
     saved = bundle.save(settings, None, node, look, share=share)
     first = jobfile.is_first(at_node(settings.site.run_dir, node), look.facts.boot_id)
     gpu = proof.gpu_of(look.facts, finding.target)
-        settings,
     done = act.drain(
+        settings,
         job,
         node,
         finding,
