@@ -64,8 +64,10 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
         if trouble := dcgm_mapping.end(settings, job):
             told["dcgm_job_mapping"] = trouble
     cleaned = leftovers.end(run_dir, job)
-    if rungs != Modes("off", "off", "off", "off"):
+    if rungs.gate != "off":
         _look(job, settings, rungs, share, file, cleaned, now, told)
+    elif rungs != Modes("off", "off", "off", "off"):
+        _without_look(job, settings, share, cleaned, told)
     jobfile.remove(run_dir, job.job_id)
     baseline.remove(run_dir, job.job_id)
     if hold_s > 0:
@@ -75,6 +77,25 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
 
         place_fact.note(settings, job.node, share)
     return PASS
+
+
+def _without_look(
+    job: HookJob, settings: Settings, share: str, cleaned: tuple[str, ...], told: Mapping[str, Any]
+) -> None:
+    """Write down how the job ended, for the other rooms; the gate is off, so this node is not looked at."""
+    run_dir = at_node(settings.site.run_dir, job.node)
+    ended = f"{job.exit_code}:{job.exit_signal}"
+    if spoilt := f"job {job.job_id} ended with {ended}" if job.failed else "".join(cleaned[:1]):
+        boot = baseline.boot_id(at_node(settings.site.root, job.node))
+        passes.forget(run_dir, boot_id=boot, why=spoilt)
+    data = {"exit_code": ended, "cleaned": list(cleaned), **told}
+    reason = "the gate is off: this node was not looked at"
+    trail.emit(
+        settings,
+        job.node,
+        trail.about(job, "gate.epilog", room="gate", rule="gate.off", reason=reason, decision="off", data=data),
+        share=share,
+    )
 
 
 def _look(
@@ -111,7 +132,7 @@ def _look(
 
         look, spared = acked.spare(look, share, job.node, now)
     finding = decisive(look.verdict) if look.verdict.verdict == FAIL else None
-    plan = decide.on_gate(look.verdict, settings, mode=rungs.gate if rungs.gate != "off" else "shadow")
+    plan = decide.on_gate(look.verdict, settings, mode=rungs.gate)
     ended_badly = f"job {job.job_id} ended with {job.exit_code}:{job.exit_signal}" if job.failed else ""
     if spoilt := ended_badly or passes.news(run_dir, look.verdict) or "".join(cleaned[:1]):
         passes.forget(run_dir, boot_id=look.facts.boot_id, why=spoilt)
