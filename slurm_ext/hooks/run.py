@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     def late(seconds: float) -> None:
         from slurm_ext.hooks import trouble
 
-        trouble.record(kind, os.environ, local_dir, f"no answer within {seconds:.0f} s")
+        trouble.record(kind, os.environ, local_dir, f"no answer within {seconds:.0f} s", share)
 
     try:
         return supervise.supervise(lambda within: _guarded(kind, share, local_dir, within), late=late)
@@ -62,7 +62,7 @@ def _guarded(kind: str, share: str, local_dir: str, within: object) -> int:
 
         from slurm_ext.hooks import trouble
 
-        trouble.record(kind, os.environ, local_dir, traceback.format_exc())
+        trouble.record(kind, os.environ, local_dir, traceback.format_exc(), share)
         return 0
 
 

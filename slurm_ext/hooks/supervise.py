@@ -32,6 +32,7 @@ def supervise(work: Callable[[Callable[[float], None]], int], *, late: Callable[
     seconds waited where there was no answer, and must be quick.
     """
     started = time.monotonic()
+    _hold_standard()
     reader, writer = os.pipe()
     # fork and no exec: what the worker needs is imported already, and a start of Python more would double the time.
     pid = os.fork()
@@ -67,6 +68,15 @@ def supervise(work: Callable[[Callable[[float], None]], int], *, late: Callable[
         orphans.end(pid, ORPHANS_S)
     late(time.monotonic() - started)
     return PASS
+
+
+def _hold_standard() -> None:
+    """Open what is closed of the three standard descriptors: a pipe of ours would get its number, and be written over."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
 
 
 def _worker(work: Callable[[Callable[[float], None]], int], writer: int) -> None:

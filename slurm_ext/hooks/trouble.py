@@ -21,8 +21,8 @@ DEFAULT_LOG_DIR = "/var/log/fmslurm"
 WRITE_S = 2.0
 
 
-def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> None:
-    """Write `hook.broke` to the system log and to this node's trail; never raises."""
+def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str, share: str = "") -> None:
+    """Write `hook.broke` to the system log, to this node's trail and to the share's, where it answers; never raises."""
     supervise.log(f"{kind}: {what}")
     node = environ.get("SLURMD_NODENAME", "") or machine_name()
     job = environ.get("SLURM_JOB_ID", "")
@@ -40,7 +40,10 @@ def record(kind: str, environ: Mapping[str, str], local_dir: str, what: str) -> 
             decision="pass",
         )
         # In a child: what made the hook late may be this very disk, and slurmd waits for nobody else now.
-        command.call_bounded(lambda: _write(event, local_dir.replace("%n", node)), timeout_s=WRITE_S)
+        known = local_dir.replace("%n", node)
+        command.call_bounded(lambda: _write(event, known), timeout_s=WRITE_S)
+        # Whoever looks for it later may find the instance gone.
+        command.call_bounded(lambda: _write_shared(event, known, share), timeout_s=WRITE_S)
     except Exception:  # noqa: BLE001 - no memory, no process: the system log has it
         return
 
@@ -50,11 +53,23 @@ def _write(event: events.Event, local_dir: str) -> bytes:
     return b""
 
 
+def _write_shared(event: events.Event, local_dir: str, share: str) -> bytes:
+    from slurm_ext import shared  # here: it may be what broke
+
+    shared.append_event(share or _site(local_dir).get("share", ""), event.node, event)
+    return b""
+
+
 def _log_dir(local_dir: str, node: str) -> str:
     """Return the log folder that this node's last good configuration names, else the default."""
+    return _site(local_dir).get("log_dir", DEFAULT_LOG_DIR).replace("%n", node)
+
+
+def _site(local_dir: str) -> dict[str, str]:
+    """Return the texts of `site` in this node's last good configuration, empty where there is none."""
     try:
         known = json.loads(read_trusted(os.path.join(local_dir, "last-good-config.json")))
-        folder = json.loads(known["snapshot"])["settings"]["site"]["log_dir"]
-    except (OSError, ValueError, KeyError, TypeError, UntrustedFileError):
-        return DEFAULT_LOG_DIR
-    return str(folder).replace("%n", node)
+        site = json.loads(known["snapshot"])["settings"]["site"]
+        return {name: value for name, value in site.items() if isinstance(value, str)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UntrustedFileError):
+        return {}
