@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -109,7 +110,10 @@ def run(directory: str, node: str | None, argv: tuple[str, ...]) -> None:
     made = Lab.load(directory)
     # The caller's environment stays (TERM, HOME); what points to a Slurm points to the lab's. The command takes our
     # place, so its signals, its terminal and its exit code are its own.
-    env = {**os.environ, **made.env(node), "PATH": f"{made.dir}/bin:{os.environ.get('PATH', os.defpath)}"}
+    path = f"{made.dir}/bin:{os.environ.get('PATH', os.defpath)}"
+    if (own := Path(__file__).parents[2] / "bin").joinpath("fmslurm").is_file():
+        path += f":{own}"  # a checkout's fmslurm, where no other one is found first
+    env = {**os.environ, **made.env(node), "PATH": path}
     words = made.argv(argv, node)
     sys.stdout.flush()
     try:
