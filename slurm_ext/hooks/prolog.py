@@ -88,9 +88,14 @@ def rungs_of(settings: Settings, job: HookJob, off: tuple[modes.Off, ...], now: 
 
 def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: float) -> Passed:
     """Look at this node, and where it is well at the job's nodes together."""
-    ended = slow.end_running(at_node(settings.site.run_dir, job.node), slow.END_S)
+    run_dir = at_node(settings.site.run_dir, job.node)
+    ran = slow.is_running(run_dir)
+    ended = not ran or slow.end_running(run_dir, slow.END_S)
+    data: dict[str, Any] = {}
+    if ran:
+        data["slow_check"] = "ended for this job" if ended else "did not end for this job in time"
     if rungs.gate == "off" and rungs.burnin == "off":
-        return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), {})
+        return Passed(Plan(PASS_ON, "gate and burn-in are off", "gate.off"), (), data)
     look = local.look(
         settings,
         job.node,
@@ -102,7 +107,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     if not ended:
         from slurm_ext.hooks import slow_end
 
-        look = slow_end.stays(look, settings, at_node(settings.site.run_dir, job.node))
+        look = slow_end.stays(look, settings, run_dir)
     spared: tuple[str, ...] = ()
     if look.verdict.verdict == verdict.FAIL:
         from slurm_ext.hooks import acked
@@ -112,7 +117,7 @@ def _check(job: HookJob, settings: Settings, rungs: Modes, share: str, began: fl
     if rungs.gate != "off":
         plan = decide.on_gate(look.verdict, settings, mode=rungs.gate)
     here = f"gate on {job.node}: {look.words()}"
-    data: dict[str, Any] = {"gate": verdict.to_json(look.verdict), "gate_s": round(look.seconds, 3)}
+    data |= {"gate": verdict.to_json(look.verdict), "gate_s": round(look.seconds, 3)}
     if spared:
         data["acked"] = list(spared)
     if look.facts.instance_type:

@@ -9,18 +9,25 @@ RUNNING = "slow-running.json"
 END_S = 8.0
 
 
+def is_running(run_dir: str) -> bool:
+    """Say whether a slow check of ours may run here: something of its name is there, whatever it is."""
+    try:
+        os.close(os.open(os.path.join(run_dir, RUNNING), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return False
+    except OSError:  # slow_end finds out what
+        return True
+    return True
+
+
 def end_running(run_dir: str, timeout_s: float) -> bool:
     """End a slow check of ours that runs here, and wait until nothing of it is on the GPUs; say whether that is so.
 
     False: something of it is left after `timeout_s` seconds (it sleeps in the kernel, or DCGM goes on by itself), and what
     a job would find on the GPUs is not known.
     """
-    try:
-        os.close(os.open(os.path.join(run_dir, RUNNING), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
-    except FileNotFoundError:
+    if not is_running(run_dir):
         return True
-    except OSError:  # something of the name is there: slow_end finds out what
-        pass
     from slurm_ext.hooks import slow_end
 
     return slow_end.end(run_dir, timeout_s)

@@ -464,6 +464,7 @@ def test_a_job_whose_gpus_are_not_free_meets_an_unknown_gate(tmp_path: Path, stu
     (event,) = [one for one in site.events() if one["event"] == "gate.prolog"]
     assert event["data"]["gate"]["verdict"] == UNKNOWN  # type: ignore[index]
     assert event["data"]["gate"]["rule"] == "dcgm.stays"  # type: ignore[index]
+    assert event["data"]["slow_check"] == "did not end for this job in time"  # type: ignore[index]
     frozen.thaw(stuck.parent)
     assert slow.end_running(run_dir, 120.0)
 
@@ -481,6 +482,7 @@ def test_a_prolog_ends_a_slow_check_and_its_job_passes(tmp_path: Path) -> None:
     (event,) = [one for one in site.events() if one["event"] == "gate.prolog"]
     assert event["decision"] == "pass"
     assert event["data"]["gate"]["rule"] != "dcgm.stays"  # type: ignore[index]
+    assert event["data"]["slow_check"] == "ended for this job"  # type: ignore[index]
     assert last(run_dir).outcome == ENDED
     assert is_over(run_dir)
 
