@@ -25,7 +25,7 @@ def share(tmp_path: Path) -> str:
     return str(folder)
 
 
-def calls(share: str, timeout_s: float = 5.0) -> list[object]:
+def calls(share: str, timeout_s: float = 60.0) -> list[object]:
     """Every operation once, against one share."""
     path = shared.attempt_path(share, "c/1-0", "restore.json")
     return [

@@ -18,7 +18,7 @@ ENV = {"PATH": "/usr/bin:/bin"}
 def said(child: Program) -> str:
     assert child.stdout is not None
     text = child.stdout.read()
-    assert child.wait(10.0)
+    assert child.wait(60.0)
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             stream.close()
@@ -86,12 +86,12 @@ def test_a_folder_and_a_file_that_cannot_run_are_passed_over_on_the_path(tmp_pat
 
 def test_the_end_is_seen_once_and_remembered() -> None:
     child = spawn(["sh", "-c", "kill -9 $$"], env=ENV)
-    assert child.wait(10.0)
+    assert child.wait(60.0)
     assert child.returncode == child.poll() == -9
     slow = spawn(["sleep", "60"], env=ENV)
     assert not slow.wait(0.01)
     os.killpg(slow.pid, signal.SIGKILL)
-    assert slow.wait(10.0)
+    assert slow.wait(60.0)
     for one in (child, slow):
         said(one)
 

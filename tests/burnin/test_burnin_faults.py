@@ -84,7 +84,7 @@ def test_a_worker_in_the_kernels_hands_holds_nobody(make_cluster: Make, kind: Fa
         outcomes = outcomes_of(cluster, kind)
     finally:
         over.set()
-        watching.join(10)
+        watching.join(60)
     check(cluster, kind, outcomes)
     # Killed long ago, and there: nothing but a thaw ends them.
     asleep = {pid for pid in seen if "D" in states(pid)}

@@ -41,7 +41,7 @@ def local(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def seen(share: Path, local: Path, now: float = NOW, timeout_s: float = 5.0) -> View:
+def seen(share: Path, local: Path, now: float = NOW, timeout_s: float = 60.0) -> View:
     return view(str(share), str(local), timeout_s=timeout_s, now=now)
 
 

@@ -147,7 +147,7 @@ def test_no_munged_is_told_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(LackingError, match="does not answer"):
         MungeAuthenticator(str(tmp_path / "nowhere.socket"))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9, "libmunge itself would wait ten"
 
 
 def test_a_munged_that_hangs_costs_one_wait_and_no_more(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def machine(tmp_path):
 
 def was_ended(child: subprocess.Popen[bytes]) -> bool:
     try:
-        return child.wait(2) == -signal.SIGKILL
+        return child.wait(60) == -signal.SIGKILL
     except subprocess.TimeoutExpired:
         return False
 

@@ -261,7 +261,7 @@ def test_what_a_job_left_running_is_ended_where_the_gate_enforces(node, mode, en
         node.write(f"sys/fs/cgroup/{group}/cgroup.procs", f"{child.pid}\n")
         node.write(f"proc/{child.pid}/cgroup", f"0::/{group}\n")
         data = node.hook("epilog")["data"]
-        assert (child.poll() is not None or child.wait(5)) if ends else child.poll() is None
+        assert (child.poll() is not None or child.wait(60)) if ends else child.poll() is None
         assert [f"job process {child.pid}" in line for line in data["cleaned"]] == [True] * ends
         assert [f"job process {child.pid} (left)" == line for line in data.get("left", [])] == [True] * (not ends)
     finally:

@@ -54,7 +54,7 @@ def test_it_is_killed_and_told(
         monkeypatch.setattr(os, "pidfd_open", missing)
     leave(run_dir, child.pid, start_of(child.pid))
     assert leftovers.end(str(run_dir), JOB) == (f"burn-in process {child.pid}",)
-    assert child.wait(30) == -signal.SIGKILL
+    assert child.wait(120) == -signal.SIGKILL
     assert list((run_dir / leftovers.FOLDER).iterdir()) == []
 
 

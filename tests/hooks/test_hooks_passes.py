@@ -203,7 +203,7 @@ def test_a_library_on_a_file_system_that_hangs_makes_no_stack(tmp_path, monkeypa
     monkeypatch.setattr(passes, "_stack", lambda settings, node: os.read(os.pipe()[0], 1))
     began = passes.boottime()
     assert passes.stack(Settings(), "n0") == ""
-    assert passes.boottime() - began < 5
+    assert passes.boottime() - began < 40
 
 
 def test_the_file_is_plain_json_that_people_can_read(run_dir):

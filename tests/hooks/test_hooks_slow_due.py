@@ -203,7 +203,7 @@ def test_a_job_with_a_step_here_is_asked_about_nowhere(tmp_path: Path, stepd: Pa
     assert idle_by_slurm(run_dir, root, ("990777",)) == " (990777)"
 
 
-def until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def until(true: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline

@@ -173,7 +173,7 @@ def test_ranks_that_sleep_in_the_kernel_wake_when_healed(state: State) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 writer.wait(0.5)
             faults.undo(state, "n0", "gpu-dstate")
-            assert writer.wait(20) == -9
+            assert writer.wait(120) == -9
         assert hardware.read_state(root) == whole
         assert frozen.device(folder) == ""
         assert not folder.with_suffix(".img").exists()

@@ -335,7 +335,7 @@ def test_events_follow_their_stream(child: Child, node: Callable[..., Path]) -> 
         cuda.cuEventCreate(byref(start), 0)
         cuda.cuEventCreate(byref(end), 0)
         gate = threading.Event()
-        work = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: gate.wait(30))
+        work = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: gate.wait(120))
         say(cuda.cuEventQuery(end), cuda.cuEventRecord(start, stream), cuda.fmcuda_stream_enqueue(stream, work, None))
         say(cuda.cuEventRecord(end, stream), cuda.cuEventQuery(end), cuda.cuStreamQuery(stream))
         elapsed = c_float()

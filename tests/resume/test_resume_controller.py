@@ -404,4 +404,4 @@ def test_the_heartbeat_says_what_the_controller_may_do(world: World):
     world.tick()
     beat = json.loads((world.root / "share" / "controller" / "heartbeat.json").read_text())
     assert beat["mode"] == "enforce"
-    assert abs(beat["time"] - time.time()) < 30
+    assert abs(beat["time"] - time.time()) < 120

@@ -93,7 +93,7 @@ def test_names_that_are_none_are_not_written(share: str, bad: Ack) -> None:
 def test_of_many_people_at_once_nobodys_word_is_lost(share: str) -> None:
     given = [ack(f"f.{number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(lambda one: acks.write(share, one, timeout_s=30.0), given))
+        assert all(pool.map(lambda one: acks.write(share, one, timeout_s=60.0), given))
     assert set(acks.read(share, "n1")) == set(given)
     assert acks.read_all(share).keys() == {"n1"}  # type: ignore[union-attr]
 

@@ -28,7 +28,7 @@ def share(tmp_path: Path) -> str:
 
 
 def claim(share: str, node: str, *, nodes: int = 8, first_boot: bool = False, **more):
-    return ledger.claim(share, node, drain=LIMITS, nodes=nodes, first_boot=first_boot, timeout_s=20.0, **more)
+    return ledger.claim(share, node, drain=LIMITS, nodes=nodes, first_boot=first_boot, timeout_s=60.0, **more)
 
 
 def age(share: str, number: int, seconds: float) -> None:
@@ -379,7 +379,7 @@ def test_of_many_held_back_at_once_one_pages(share: str) -> None:
     for i in range(40):
         pid = os.fork()
         if pid == 0:
-            noted = suppressed.note(share, held(f"m{i:02}"), timeout_s=30.0)
+            noted = suppressed.note(share, held(f"m{i:02}"), timeout_s=60.0)
             (results / f"{i}").write_text(f"{noted.step} {noted.first}" if noted else "none")
             os._exit(0)
         pids.append(pid)

@@ -150,7 +150,7 @@ def test_killed_at_random_moments_and_run_again_everything_ends_staged(site: Sta
         assert now >= before
         before = now
     # A child of a killed agent may live for an instant; its lock on the shard goes with it.
-    _await(lambda: _start(site, "n0", "--once").wait(30) == 0)
+    _await(lambda: _start(site, "n0", "--once").wait(120) == 0)
     assert visible_are_whole() == 6
     assert [name for name in os.listdir(site.shared / "ckpt") if not name.startswith("step-")] == []
 
