@@ -9,14 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_ext.topology import lint_block, lint_slurm, lint_topologies, lint_tree
-from slurm_ext.topology.lint_model import Finding, Given, Release, Unit
+from slurm_ext.topology import lint_block, lint_releases, lint_slurm, lint_together, lint_topologies, lint_tree
+from slurm_ext.topology.lint_model import Finding, Given, Unit
 from slurm_ext.topology.lint_read import Line, lines
 from slurm_ext.topology.lint_report import Report
 
 CONF, YAML, SLURM = "topology.conf", "topology.yaml", "slurm.conf"
 
-_OLDEST = (22, 5)
 _OF_SLURM_CONF = re.compile(r"^\s*(nodename|partitionname|topologyplugin|clustername|slurmctldhost)\s*=", re.I | re.M)
 _OF_TOPOLOGY_CONF = re.compile(r"^\s*(switchname|blockname|blocksizes|blocklevels)\s*=", re.I | re.M)
 _OF_YAML = re.compile(r"^\s*-?\s*[\"']?topology[\"']?\s*:", re.M)
@@ -31,13 +30,6 @@ class Source(NamedTuple):
     text: str
     kind: str = ""
     includes: Mapping[str, str] = {}
-
-
-class _Conf(NamedTuple):
-    """What a topology.conf turned out to hold: `tree`, `block` or nothing, and the roots of a tree."""
-
-    kind: str
-    roots: dict[str, str]
 
 
 def kind_of(name: str, text: str) -> str:
@@ -63,7 +55,7 @@ def lint(sources: Sequence[Source], given: Given) -> list[Finding]:
             lint_slurm.check(report, conf)
     if conf is not None and not given.nodes:
         report.given = given = given._replace(nodes=frozenset(conf.weights), weights=conf.weights)
-    held: _Conf | None = None
+    held: lint_topologies.Found | None = None
     found: lint_topologies.Found | None = None
     for source, kind in kinds:
         if kind == CONF:
@@ -71,9 +63,10 @@ def lint(sources: Sequence[Source], given: Given) -> list[Finding]:
         elif kind == YAML:
             found = lint_topologies.check(report, source.text, source.name)
     if conf is not None:
-        _together(report, conf, held, found)
+        lint_together.check(report, conf, held, found)
     if sources:
-        _release(report, sources[0].name, given.release)
+        of_kinds = [kind for part in (held, found) if part is not None for kind in part.kinds]
+        lint_releases.check(report, sources[0].name, of_kinds)
     return report.sorted()
 
 
@@ -89,7 +82,7 @@ def _lines(report: Report, source: Source) -> list[Line]:
     return entries
 
 
-def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | None) -> _Conf:
+def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | None) -> lint_topologies.Found:
     switches: list[Unit] = []
     blocks: list[Unit] = []
     sizes: lint_block.Sizes | None = None
@@ -127,46 +120,10 @@ def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | 
                 )
     if of_blocks:
         lint_block.check(report, blocks, sizes, source.name)
-        return _Conf("block", {})
-    return _Conf("tree", lint_tree.check(report, switches, source.name))
+        return _found("block", blocks, {})
+    return _found("tree", switches, lint_tree.check(report, switches, source.name))
 
 
-def _together(
-    report: Report, conf: lint_slurm.SlurmConf, held: _Conf | None, found: lint_topologies.Found | None
-) -> None:
-    """Report where slurm.conf and the topology files do not go together."""
-    plugin = conf.plugin()
-    reads_yaml = report.given.release.feature >= (25, 5)
-    uses_yaml = found is not None and reads_yaml
-    what = conf.get("topologyplugin") or "not set"
-    where = conf.where("topologyplugin")
-    if held is not None and uses_yaml:
-        report.add("slurm.yaml-wins", *where, what=what)
-    elif held is not None and held.kind != plugin:
-        rule = "slurm.plugin-other" if plugin in ("tree", "block") else "slurm.plugin-unset"
-        report.add(rule, *where, what=what, kind="blocks" if held.kind == "block" else "switches", wanted=held.kind)
-    for partition in conf.partitions:
-        if partition.topology and reads_yaml:
-            names = found.names if found is not None else ("default",) if held is not None else None
-            if names is not None and partition.topology not in names:
-                rule = "slurm.topology-unknown" if uses_yaml else "slurm.topology-conf"
-                report.add(rule, partition.file, partition.line, name=partition.name, what=partition.topology,
-                           known=", ".join(names))  # fmt: skip
-    roots = found.roots if uses_yaml and found is not None else held.roots if held is not None else {}
-    for partition in conf.partitions:
-        above = {roots[node] for node in partition.nodes if node in roots}
-        if len(above) > 1 and not partition.topology:
-            report.add("slurm.partition-roots", partition.file, partition.line, name=partition.name, count=len(above))
-    if len(set(roots.values())) > 1 and "routetree" in conf.get("topologyparam").lower():
-        report.add("slurm.route-forest", *conf.where("topologyparam"))
-
-
-def _release(report: Report, file: str, release: Release) -> None:
-    if release.feature < _OLDEST:
-        report.add("release.old", file, 0, release=release.words())
-    if release.feature == (25, 11):
-        if release.patch < 0:
-            what = "25.11.0 to 25.11.2 lose topology at power-down, up to 25.11.5 a topology.yaml of whole pages is refused"
-            report.add("release.unknown-patch", file, 0, release=release.words(), what=what)
-        elif release.patch <= 2:
-            report.add("release.unsupported", file, 0, release=release.words())
+def _found(kind: str, units: Sequence[Unit], roots: dict[str, str]) -> lint_topologies.Found:
+    topology = lint_topologies.Topology(lint_together.DEFAULT, kind, {unit.name: unit for unit in units})
+    return lint_topologies.Found((topology,), roots)

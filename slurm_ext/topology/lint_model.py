@@ -49,8 +49,8 @@ class Rule(NamedTuple):
     source: str
 
     def severity(self, feature: tuple[int, int]) -> str:
-        """Return how bad it is in a feature release; newer ones are like the newest known."""
-        found = ""
+        """Return how bad it is in a feature release; older ones are like the oldest known, newer ones like the newest."""
+        found = self.severities[0][1]
         for since, word in self.severities:
             if feature >= since:
                 found = word

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from slurm_ext.topology.lint_model import Rule
 
-#: Releases at which something changed: the oldest, and those that brought blocks, BlockSizes, the limit on names,
+#: Releases at which something changed: the oldest, and those that brought blocks, BlockSizes (and the limit on names),
 #: topology.yaml, the stop at an empty topology, and ring and torus3d.
-OLDEST, BLOCKS, SIZES, LONG, YAML, STRICT, RINGS = (22, 5), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5)
+OLDEST, BLOCKS, SIZES, YAML, STRICT, RINGS = (22, 5), (23, 11), (24, 5), (25, 5), (25, 11), (26, 5)
 
 TREE_C = "topology/tree/switch_record.c (topology_tree.c before 24.05)"
 BLOCK_C = "topology/block/block_record.c (topology_block.c in 23.11)"

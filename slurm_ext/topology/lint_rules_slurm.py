@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_ext.topology.lint_model import Rule
-from slurm_ext.topology.lint_rule import BLOCKS, CONF_C, PARSE_C, RINGS, SIZES, YAML, YAML_C, rule
+from slurm_ext.topology.lint_rule import BLOCKS, CONF_C, PARSE_C, RINGS, SIZES, STRICT, YAML, YAML_C, rule
 
 SLURM: tuple[Rule, ...] = (
     # slurm.conf.
@@ -117,6 +117,28 @@ SLURM: tuple[Rule, ...] = (
         "slurmctld/partition_mgr.c, tried",
     ),
     rule(
+        "slurm.node-topology",
+        "fatal",
+        "Topology={what} of {nodes}: {why}",
+        "Name a leaf by its whole path, or a block: efa:root:leaf,nvl:block",
+        "topology_p_add_rm_node() of tree and block, tried on 26.05.5",
+    ),
+    rule(
+        "slurm.node-topology-none",
+        "error",
+        "Topology={what} of {nodes} names a topology and no place in it: the nodes leave it",
+        "Name a leaf by its whole path, or a block",
+        "tried on 26.05.5",
+    ),
+    rule(
+        "slurm.node-topology-leaves",
+        "",
+        "Topology={what} of {nodes} does not name {others}: the nodes leave that",
+        "Name all topologies in one string",
+        "topology_g_add_rm_node(), T24405, tried on 26.05.5",
+        (STRICT, "warning"),
+    ),
+    rule(
         "slurm.partition-roots",
         "warning",
         "nodes of partition {name} are under {count} roots: no job spans them",
@@ -127,16 +149,23 @@ SLURM: tuple[Rule, ...] = (
     rule(
         "release.unsupported",
         "error",
-        "{release} loses topology: nodes drop out of it at power-down, and new files may be ignored",
-        "Use 25.11.3 or later",
-        "T24405",
+        "{release}: {what} ({ticket})",
+        "Use {fixed} or later",
+        "git tags that have the ticket's commit",
+    ),
+    rule(
+        "release.fault",
+        "warning",
+        "{release}: {what} ({ticket})",
+        "Use {fixed} or later",
+        "git tags that have the ticket's commit",
     ),
     rule(
         "release.unknown-patch",
         "note",
-        "a release of {release} without its patch: {what}",
-        "Give it whole, e.g. 25.11.7",
-        "CHANGELOG",
+        "before {fixed}: {what} ({ticket})",
+        "Name the release with its patch",
+        "git tags that have the ticket's commit",
     ),
     rule(
         "release.old",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_ext.topology.lint_model import Rule
-from slurm_ext.topology.lint_rule import BLOCK_C, BLOCKS, HOSTLIST_C, LONG, RINGS, SIZES, TREE_C, YAML, rule
+from slurm_ext.topology.lint_rule import BLOCK_C, BLOCKS, HOSTLIST_C, RINGS, SIZES, TREE_C, YAML, rule
 
 UNITS: tuple[Rule, ...] = (
     # Trees.
@@ -67,10 +67,10 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "tree.long-name",
         "warning",
-        "the name {name} has more than 64 characters, which 24.11 and later refuse",
+        "the name {name} has more than 64 characters, which 24.05.5 and later refuse",
         "Shorten it",
         f"{TREE_C} (T20178), tried",
-        (LONG, "fatal"),
+        (SIZES, "fatal"),
     ),
     rule(
         "tree.long-name-yaml",

@@ -56,6 +56,15 @@ class Partition(NamedTuple):
     line: int
 
 
+class NodeTopology(NamedTuple):
+    """The Topology= of one NodeName line."""
+
+    nodes: str
+    text: str
+    file: str
+    line: int
+
+
 class SlurmConf(NamedTuple):
     """What a slurm.conf says: values by lower-case key with their line, nodes with their weight, partitions."""
 
@@ -63,6 +72,7 @@ class SlurmConf(NamedTuple):
     values: Mapping[str, tuple[str, str, int]]
     weights: Mapping[str, int]
     partitions: tuple[Partition, ...]
+    node_topologies: tuple[NodeTopology, ...] = ()
 
     def get(self, key: str, default: str = "") -> str:
         """Return a value."""
@@ -82,12 +92,15 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
     values: dict[str, tuple[str, str, int]] = {}
     weights: dict[str, int] = {}
     partitions: list[Partition] = []
+    strings: list[NodeTopology] = []
     default_weight, default_nodes, left = 1, "", MAX_NAMES
     for entry in entries:
         first = entry.pairs[0][0] if entry.pairs else ""
         if first == "nodename":
-            if entry.get("topology") is not None:
+            string = entry.get("topology")
+            if string is not None:
                 report.add("slurm.topology-key", entry.file, entry.number, kind="NodeName")
+                strings.append(NodeTopology(entry.pairs[0][1], string, entry.file, entry.number))
             weight = entry.get("weight")
             number = (
                 int(weight[:12]) if weight is not None and weight.isascii() and weight.isdigit() else default_weight
@@ -113,7 +126,7 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
             partitions.append(Partition(entry.pairs[0][1], names, topology or "", entry.file, entry.number))
         elif first not in ("nodeset", "downnodes", "switchname", "frontendname"):
             values.update((key, (value, entry.file, entry.number)) for key, value in entry.pairs)
-    return SlurmConf(file, values, weights, tuple(partitions))
+    return SlurmConf(file, values, weights, tuple(partitions), tuple(strings))
 
 
 def _expanded(text: str, limit: int) -> tuple[str, ...]:

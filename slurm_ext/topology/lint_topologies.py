@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_ext.topology import lint_block, lint_tree
@@ -27,11 +27,29 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _PAGES_FIXED = ((25, 11), 6)
 
 
-class Found(NamedTuple):
-    """The names of the topologies, in order, and node -> root of the tree that is the default."""
+class Topology(NamedTuple):
+    """One topology of a file: its kind, and its switches or blocks by name (what has children is no leaf)."""
 
-    names: tuple[str, ...]
+    name: str
+    kind: str
+    units: Mapping[str, Unit] = {}
+
+
+class Found(NamedTuple):
+    """The topologies of a file, in order, and node -> root of the tree that is the default."""
+
+    topologies: tuple[Topology, ...]
     roots: dict[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return their names."""
+        return tuple(topology.name for topology in self.topologies)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return their kinds."""
+        return tuple(topology.kind for topology in self.topologies)
 
 
 def check(report: Report, text: str, file: str) -> Found:
@@ -50,21 +68,21 @@ def check(report: Report, text: str, file: str) -> Found:
     topologies = document.items if document.kind == "list" else (document,)
     if not topologies:
         report.add("yaml.shape", file, document.line, what="an empty list, where topologies are wanted")
-    names: list[str] = []
+    made: list[Topology] = []
     roots: dict[str, str] = {}
     defaults = [t for t in topologies if (flag := t.get("cluster_default")) is not None and flag.is_true()]
     for topology in topologies:
         if topology.kind != "mapping":
             report.add("yaml.shape", file, topology.line, what="a topology that is no mapping of keys")
             continue
-        found = _topology(report, topology, file, names)
+        found = _topology(report, topology, file, made)
         if topology is (defaults or topologies)[0]:
             roots = found
     if len(defaults) > 1:
         report.add("yaml.defaults", file, defaults[1].line, count=len(defaults))
     elif not defaults and len(topologies) > 1:
-        report.add("yaml.no-default", file, topologies[0].line, name=names[0] if names else "unnamed")
-    return Found(tuple(names), roots)
+        report.add("yaml.no-default", file, topologies[0].line, name=made[0].name if made else "unnamed")
+    return Found(tuple(made), roots)
 
 
 def _pages(report: Report, text: str, file: str) -> None:
@@ -86,14 +104,14 @@ def _keys(report: Report, value: Value, known: Iterable[str], where: str, file: 
             report.add("yaml.unknown-key", file, line, where=where, key=key, known=", ".join(known))
 
 
-def _topology(report: Report, topology: Value, file: str, names: list[str]) -> dict[str, str]:
+def _topology(report: Report, topology: Value, file: str, made: list[Topology]) -> dict[str, str]:
     name_value = topology.get("topology")
     name = name_value.text if name_value is not None and name_value.kind == "scalar" else ""
     if not name:
         report.add("yaml.unnamed", file, topology.line)
-    elif name in names:
+    elif any(other.name == name for other in made):
         report.add("yaml.duplicate", file, topology.line, name=name)
-    names.append(name)
+    made.append(Topology(name, ""))
     _keys(report, topology, _KEYS, "a topology", file)
     kinds = [(key, line, value) for key, line, value in topology.pairs if key in KINDS and _says_something(value)]
     if len(kinds) != 1:
@@ -113,9 +131,11 @@ def _topology(report: Report, topology: Value, file: str, names: list[str]) -> d
         if kind == "tree":
             units = _units(report, value.get("switches"), ("switch", "nodes", "children"), file)
             roots = lint_tree.check(report, units, file, line=line, yaml=True)
+            made[-1] = Topology(name, kind, {unit.name: unit for unit in units})
         elif kind == "block":
             units = _units(report, value.get("blocks"), ("block", "nodes"), file)
             lint_block.check(report, units, _sizes(report, value, file), file, line=line, yaml=True)
+            made[-1] = Topology(name, kind, {unit.name: unit for unit in units})
     return roots
 
 

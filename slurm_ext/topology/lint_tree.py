@@ -44,7 +44,11 @@ def _names(report: Report, units: Sequence[Unit], yaml: bool) -> dict[str, Unit]
             continue
         known[unit.name] = unit
         if len(unit.name.encode("utf-8", "replace")) > MAX_NAME:
-            report.add("tree.long-name-yaml" if yaml else "tree.long-name", unit.file, unit.line, name=unit.name)
+            # 24.05.5 brought the limit, and every later release has it.
+            release = report.given.release
+            mild = "warning" if release.feature == (24, 5) and 0 <= release.patch < 5 and not yaml else ""
+            rule = "tree.long-name-yaml" if yaml else "tree.long-name"
+            report.add(rule, unit.file, unit.line, severity=mild, name=unit.name)
         if count := overflow(unit.name):
             report.add("hostlist.digits", unit.file, unit.line, what=f"the name {unit.name}", count=count)
         if unit.nodes is not None and unit.children is not None:

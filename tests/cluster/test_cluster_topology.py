@@ -230,6 +230,8 @@ def checked(case: Case, controller: BareController, version: Version) -> None:
     controller.write(
         case.files, NODES, more=slurm, partitions=case.partition or "PartitionName=all Nodes=ALL Default=YES"
     )
+    if case.node:
+        controller.conf.write_text(controller.conf.read_text().replace("State=UNKNOWN", f"State=UNKNOWN {case.node}"))
     if "SelectType" in case.slurm:
         text = controller.conf.read_text().replace("select/cons_tres", "select/linear")
         controller.conf.write_text(text)

@@ -13,17 +13,20 @@ from slurm_ext.topology.lint_rules import RULES
 VERSIONS = ("22.05.8", "23.02.7", "23.11.10", "24.05.8", "24.11.5", "25.05.6", "25.11.4", "26.05.5")
 
 
-def linted(files: dict[str, str], version: str, *, slurm: str = "", nodes: str = NODES) -> list[Finding]:
+def linted(
+    files: dict[str, str], version: str, *, slurm: str = "", nodes: str = NODES, node: str = ""
+) -> list[Finding]:
     sources = [Source(name, text) for name, text in files.items()]
     if slurm:
-        sources.append(Source("slurm.conf", f"ClusterName=x\nNodeName={nodes} CPUs=2\n{slurm}\n"))
+        sources.append(Source("slurm.conf", f"ClusterName=x\nNodeName={nodes} CPUs=2 {node}\n{slurm}\n"))
     target = release(version)
     assert target is not None
     return lint(sources, Given(target))
 
 
 def of(case: Case, version: str) -> list[Finding]:
-    return linted(case.files, version, slurm=f"{case.slurm}\n{case.partition or 'PartitionName=all Nodes=ALL'}")
+    slurm = f"{case.slurm}\n{case.partition or 'PartitionName=all Nodes=ALL'}"
+    return linted(case.files, version, slurm=slurm, node=case.node)
 
 
 def rules(found: list[Finding]) -> set[str]:
@@ -52,7 +55,7 @@ def test_a_topology_yaml_is_fatal_where_it_stops_slurmctld(case: Case, version: 
     if case.conf == "word\n":  # the file that nothing reads is wrong all the same
         fatal = [finding for finding in fatal if finding.file == "topology.yaml"]
     assert bool(fatal) is case.stops(feature), found
-    if case.rule and (case.stops(feature) or not case.fatal):
+    if case.rule and (case.stops(feature) or not case.fatal) and feature >= case.since:
         assert case.rule in rules(found), found
 
 
@@ -72,12 +75,34 @@ def test_whole_pages_are_a_fault_of_some_patches(version: str, severity: str) ->
 
 
 @pytest.mark.parametrize(
-    ("version", "rule"),
-    [("25.11.0", "release.unsupported"), ("25.11.2", "release.unsupported"), ("25.11.3", ""), ("25.11", "release.unknown-patch")],
-)  # fmt: skip
-def test_releases_that_lose_topology_are_named(version: str, rule: str) -> None:
-    found = rules(linted({"topology.conf": f"SwitchName=a Nodes={NODES}\n"}, version))
-    assert {name for name in found if name.startswith("release")} == ({rule} if rule else set())
+    ("version", "kind", "faults"),
+    [
+        ("25.11.0", "tree", {"release.unsupported"}),
+        ("25.11.2", "block", {"release.unsupported", "release.fault"}),
+        ("25.11.3", "tree", set()),
+        ("25.11.5", "block", {"release.fault"}),
+        ("25.11.6", "block", set()),
+        ("25.11", "tree", {"release.unknown-patch"}),
+        ("24.05.0", "block", {"release.unsupported"}),
+        ("24.05.2", "tree", {"release.fault"}),
+        ("25.05.0", "tree", {"release.fault"}),
+        ("26.05.0", "block", set()),
+        ("21.08.8", "tree", {"release.old"}),
+    ],
+)
+def test_faults_of_releases_are_named(version: str, kind: str, faults: set[str]) -> None:
+    text = f"SwitchName=a Nodes={NODES}\n" if kind == "tree" else f"BlockName=a Nodes={NODES}\nBlockSizes=8\n"
+    found = linted({"topology.conf": text}, version)
+    assert {name for name in rules(found) if name.startswith("release")} == faults
+    assert all("T2" in finding.reason for finding in found if finding.rule in ("release.unsupported", "release.fault"))
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"), [("24.05.4", "warning"), ("24.05.5", "fatal"), ("23.11.10", "warning")]
+)
+def test_long_names_are_refused_from_24055_on(version: str, severity: str) -> None:
+    found = linted({"topology.conf": f"SwitchName={'a' * 65} Nodes={NODES}\n"}, version)
+    assert [finding.severity for finding in found if finding.rule == "tree.long-name"] == [severity]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ class Case(NamedTuple):
     yaml: str | None = None
     slurm: str = TREE
     partition: str = ""
+    #: More of the line that defines the nodes.
+    node: str = ""
     #: The rule is there from this release on.
     since: tuple[int, int] = (0, 0)
 
@@ -87,7 +89,7 @@ CONF_CASES = (
     Case("23 tiers, parents first", "tree.not-a-tree", "all", chain(23, parents_first=True)),
     Case("40 tiers, leaves first", "", "", chain(40, parents_first=False)),
     Case("a name of 64 characters", "", "", f"SwitchName={_LONG[1:]} Nodes={NODES}\n"),
-    Case("a name of 65 characters", "tree.long-name", ">24.11", f"SwitchName={_LONG} Nodes={NODES}\n"),
+    Case("a name of 65 characters", "tree.long-name", ">24.05", f"SwitchName={_LONG} Nodes={NODES}\n"),
     Case("text behind a bracket", "hostlist.suffix", "<23.11", f"SwitchName=a Nodes=n[0-3]-ib,{NODES}\n"),
     Case("a bracket that stays open", "hostlist.open", ">23.02", "SwitchName=a Nodes=n[0-\n"),
     Case("a range that runs backwards", "hostlist.bad", "all", "SwitchName=a Nodes=n[5-1]\n"),
@@ -187,6 +189,15 @@ YAML_CASES = (
     Case("a partition of blocks", "", "", yaml=GOOD_YAML, partition="PartitionName=a Nodes=ALL Topology=nvl"),
     Case("a partition of nothing", "slurm.topology-unknown", "all", yaml=GOOD_YAML, partition="PartitionName=a Nodes=ALL Topology=zz"),
     Case("a ring", "yaml.new-kind", "<26.05", yaml=f"- topology: a\n  ring:\n    rings: [{{ring: r, nodes: '{NODES}'}}]\n"),
+    Case("a node's place", "", "", yaml=GOOD_YAML, node="Topology=efa:a:b,nvl:x"),
+    Case("a node's place below a switch that is new", "", "", yaml=GOOD_YAML, node="Topology=efa:a:new,nvl:x"),
+    Case("a node's place in half of the topologies", "slurm.node-topology-leaves", "", yaml=GOOD_YAML, node="Topology=efa:a:b",
+         since=(25, 11)),
+    Case("a node's place in no leaf", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=efa:a"),
+    Case("a node's place in no switch", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=efa:new"),
+    Case("a node's place in no block", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=nvl:zz"),
+    Case("a node's place in no topology", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=zz:a"),
+    Case("a node's topology without a place", "slurm.node-topology-none", "", yaml=GOOD_YAML, node="Topology=efa"),
     Case("switches in a file that nothing reads", "slurm.yaml-wins", "", conf="word\n", yaml=GOOD_YAML),
 )  # fmt: skip
 
