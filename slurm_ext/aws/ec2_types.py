@@ -1,18 +1,22 @@
-"""EC2 asked what its instance types are, and the answer held against our catalogue: differences and new rows, as words."""
+"""EC2 asked what its instance types are, and the answer held against our tables: differences, gaps and new rows, as data.
+
+Compared are the catalogue's rows whole; of the types beside them what the gate uses: processors, memory, disks, EFA and GPUs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from slurm_ext.aws.catalogue import CATALOGUE, InstanceType
+from slurm_ext.aws import efa_types, gpu_types
+from slurm_ext.aws.catalogue import CATALOGUE, InstanceType, host
 from slurm_ext.aws.service import Refused, Service
 from slurm_ext.aws.trouble import explain
 
 CALL, PERMISSION = "EC2 DescribeInstanceTypes", "ec2:DescribeInstanceTypes"
 
-#: Families that training types come from, and how many types a page brings.
-PATTERN, PAGE = "p*", 100
+#: Families that our tables have rows of, and how many types a page brings. A training type begins with p.
+PATTERNS, TRAINING, PAGE = ("p*", "g*", "hpc*", "trn*"), "p", 100
 
 
 class Told(NamedTuple):
@@ -53,7 +57,7 @@ class Compared(NamedTuple):
 
 def instance_types(ec2: Service) -> list[Told]:
     """Return the types of the families we follow that the region has. Raise LackingError with AWS's own words."""
-    wanted = [{"Name": "instance-type", "Values": [PATTERN]}]
+    wanted = [{"Name": "instance-type", "Values": list(PATTERNS)}]
     try:
         pages = list(ec2.pages("describe_instance_types", Filters=wanted, MaxResults=PAGE))
     except Refused as refused:
@@ -67,11 +71,10 @@ def compare(told: Iterable[Told], rows: Mapping[str, InstanceType] = CATALOGUE) 
     found = Compared([], [], [], sorted(rows.keys() - by_name.keys()))
     for name, one in sorted(by_name.items()):
         row = rows.get(name)
-        if row is None:
-            if one.gpus:
-                found.new.append(one)
+        if row is None and one.gpus and name.startswith(TRAINING):
+            found.new.append(one)
             continue
-        for figure, ours in _figures(row).items():
+        for figure, ours in (_figures(row) if row is not None else _beside(name)).items():
             theirs = getattr(one, figure)
             if theirs and theirs != ours:
                 where = found.different if ours else found.filled_in
@@ -94,6 +97,19 @@ def _figures(row: InstanceType) -> dict[str, int | str]:
         "arch": row.arch,
         "network_cards": row.network_cards,
     }
+
+
+def _beside(name: str) -> dict[str, int | str]:
+    """Return what our other tables say of a type that is no training type; 0 where they do not know it."""
+    found: dict[str, int | str] = {
+        "efa_devices": efa_types.efa_devices(name) or 0,
+        "gpus": gpu_types.gpu_count(name) or 0,
+    }
+    shape = host(name)
+    if shape is not None:
+        found |= {"vcpus": shape.vcpus, "threads_per_core": shape.threads_per_core, "memory_mib": shape.memory_mib}
+        found |= {"nvme_count": shape.nvme_count or 0, "nvme_gb": shape.nvme_gb}
+    return found
 
 
 def _told(row: Mapping[str, Any]) -> Told:

@@ -86,6 +86,16 @@ def test_throttling_without_end_is_given_up_in_bounded_tries(fake: FakeEc2, ask:
     assert "minute" in caught.value.remedy
 
 
+def test_others_of_the_account_draw_from_the_same_bucket(fake: FakeEc2, ask: Ask, clock: Clock) -> None:
+    wanted = fleet(fake, 4000)
+    left = TokenBucket(10, 20, clock=clock, sleep=clock.sleep)  # what they leave us
+    fake.faults = lambda _action, _number, _form: None if left.take(until=clock()) else "throttle"
+    found = instance_places(ask(), wanted)
+    assert len(found.instances) == 4000
+    assert found.unknown == {}
+    assert 40 < fake.calls[ACTION] < 40 * TRIES
+
+
 def test_the_time_for_all_is_kept(fake: FakeEc2, ask: Ask, clock: Clock) -> None:
     fake.faults = always("throttle")
     with pytest.raises(LackingError):

@@ -63,6 +63,25 @@ def test_what_differs_and_what_is_new(region: FakeEc2, ask: Callable[..., Servic
     assert found.absent == ["p4d.24xlarge"]
 
 
+def test_types_beside_the_catalogue_are_compared_by_what_the_gate_uses(
+    region: FakeEc2, ask: Callable[..., Service]
+) -> None:
+    g5 = {"vcpus": 192, "cores": 96, "threads": 2, "memory": 786_432, "gpu": ("NVIDIA", "A10G", 8, 24_576)}
+    region.types = {
+        "g5.48xlarge": g5 | {"efa": 1, "disks": (2, 3800)},
+        "g6.48xlarge": g5 | {"memory": 786_431, "efa": 2, "disks": (8, 940)},
+        "g9.big": g5 | {"efa": 4},
+        "hpc7a.96xlarge": {"vcpus": 192, "cores": 192, "threads": 1, "memory": 786_432, "efa": 2},
+    }
+    found = compare(instance_types(ask()), {})
+    assert [(one.type, one.figure, one.ours, one.theirs) for one in found.different] == [
+        ("g6.48xlarge", "efa_devices", "1", "2"),
+        ("g6.48xlarge", "memory_mib", "786432", "786431"),
+    ]
+    assert [(one.type, one.figure) for one in found.filled_in] == [("g9.big", "efa_devices"), ("g9.big", "gpus")]
+    assert found.new == []
+
+
 def test_the_command_prints_and_writes_nothing(
     region: FakeEc2, ec2_server: tuple[FakeEc2, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
