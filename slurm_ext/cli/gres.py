@@ -21,7 +21,8 @@ from slurm_ext.gres import collect, read_conf, rules
 from slurm_ext.gres.model import GresLine, Trouble
 from slurm_ext.gres.render import Offer, by_type, gres_conf, no_cores, node_lines, parts, pcs_settings
 from slurm_ext.slurm.hostlist import fold
-from slurm_ext.topology.discover import FILE, all_nodes
+from slurm_ext.topology.backing import all_nodes
+from slurm_ext.topology.reach import FILE
 from slurm_ext.topology.sources import Listed, node_list, read_file
 
 #: Where ParallelCluster's head node keeps the files that it generates.

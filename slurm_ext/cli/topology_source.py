@@ -16,8 +16,9 @@ from slurm_ext.errors import UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.topology import place_fact
 from slurm_ext.topology.build import build
-from slurm_ext.topology.discover import FILE, Choice, Discovered, Reach, discover
+from slurm_ext.topology.discover import Discovered, discover
 from slurm_ext.topology.model import Tree
+from slurm_ext.topology.reach import FILE, Choice, Reach
 
 
 def source_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -5,51 +5,22 @@ Nothing is asked that the chosen source does not need; what cannot be asked is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_ext.aws import pcluster
-from slurm_ext.aws.dynamodb import node_table
 from slurm_ext.aws.ec2 import InstanceTopology
-from slurm_ext.aws.ec2_instances import Instance, instances_at, instances_of, instances_with_tag
 from slurm_ext.aws.ec2_reservations import reservation_places
 from slurm_ext.aws.ec2_topology import instance_places
-from slurm_ext.aws.service import Service
 from slurm_ext.aws.topology_types import is_ultraserver
 from slurm_ext.config.model import Settings
-from slurm_ext.errors import LackingError, SlurmError, UsageError
-from slurm_ext.slurm.hostlist import HostlistError, expand, fold
-from slurm_ext.slurm.model import Node
-from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.errors import LackingError, UsageError
+from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.topology import domains
+from slurm_ext.topology.backing import all_nodes, lines, nodes_and_instances, short
 from slurm_ext.topology.model import Placement
-from slurm_ext.topology.node_map import Evidence, Told, addresses_to_ask, is_backed, map_nodes
-from slurm_ext.topology.place_fact import Place
+from slurm_ext.topology.reach import AUTO, EC2, FILE, RESERVED, Choice, Reach
 from slurm_ext.topology.sources import FromFile, before_launch, from_slurm, join, node_list, read_file
-
-EC2, FILE, CLUSTER, AUTO = "ec2", "file", "cluster", "auto"
-
-#: `--reservation auto`: those that the list of nodes, or ParallelCluster's fleet file, names.
-RESERVED = "auto"
-
-
-class Choice(NamedTuple):
-    """What is asked for. `reservations`: `auto`, reservation ids, or `NODES=ID`."""
-
-    source: str = EC2
-    source_file: str = ""
-    nodes_file: str = ""
-    reservations: tuple[str, ...] = ()
-
-
-class Reach(NamedTuple):
-    """How to reach what may have to be asked; nothing is reached before. `root`: where ParallelCluster's files lie below."""
-
-    slurm: Callable[[], Slurm]
-    ec2: Callable[[], Service]
-    dynamodb: Callable[[], Service]
-    places: Callable[[], Mapping[str, Place] | None]
-    root: str = "/"
 
 
 class Discovered(NamedTuple):
@@ -57,14 +28,6 @@ class Discovered(NamedTuple):
 
     placements: list[Placement]
     origin: str
-    notes: list[str]
-
-
-class _Nodes(NamedTuple):
-    """Which nodes there are: node -> instance id (empty: none), its type where known, and the notes."""
-
-    ids: dict[str, str]
-    types: Mapping[str, str]
     notes: list[str]
 
 
@@ -86,7 +49,7 @@ def discover(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
 
 
 def _from_ec2(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
-    nodes = _nodes(settings, choice, reach, asks_ec2=True)
+    nodes = nodes_and_instances(settings, choice, reach, asks_ec2=True)
     wanted = [one for one in nodes.ids.values() if one]
     places = instance_places(reach.ec2(), wanted)
     if wanted and not any(instance.network_nodes for instance in places.instances):
@@ -111,13 +74,13 @@ def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
             listed = node_list(choice.nodes_file)
             placed = {placement.node for placement in placements}
             if missing := [node for node in listed if node not in placed]:
-                notes.append(f"{choice.source_file} does not place {_short(missing)}")
+                notes.append(f"{choice.source_file} does not place {short(missing)}")
             if more := [node for node in placed if node not in listed]:
-                notes.append(f"{choice.nodes_file} does not list {_short(more)}, which {choice.source_file} places")
+                notes.append(f"{choice.nodes_file} does not list {short(more)}, which {choice.source_file} places")
             placements += [Placement(node, listed[node].instance_id, listed[node].instance_type) for node in missing]
         return Discovered(placements, f"the places in {choice.source_file}", notes)
     instances: list[InstanceTopology] = found
-    nodes = _nodes(settings, choice, reach, asks_ec2=False)
+    nodes = nodes_and_instances(settings, choice, reach, asks_ec2=False)
     placements, odd = join(nodes.ids, instances)
     return Discovered(
         _typed(placements, nodes.types), f"the recorded EC2 answer {choice.source_file}", [*nodes.notes, *odd]
@@ -134,7 +97,7 @@ def _from_slurm(reach: Reach) -> Discovered:
         )
     placements = from_slurm(paths, slurm.config().get("TopologyPlugin", ""))
     missing = [node.name for node in all_nodes(slurm) if node.name not in paths]
-    notes = [f"Slurm's own topology does not have {_short(missing)}"] if missing else []
+    notes = [f"Slurm's own topology does not have {short(missing)}"] if missing else []
     return Discovered([*placements, *(Placement(node) for node in missing)], "the running Slurm's own topology", notes)
 
 
@@ -157,95 +120,6 @@ def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reac
         }
         placements = domains.with_cliques(placements, cliques)
     return found._replace(placements=placements, notes=[*notes, *domains.contradictions(placements)])
-
-
-def _nodes(settings: Settings, choice: Choice, reach: Reach, *, asks_ec2: bool) -> _Nodes:
-    """Return which instance is behind each node: by the list of nodes, else by all that is known of them."""
-    if choice.nodes_file:
-        listed = node_list(choice.nodes_file)
-        return _Nodes(
-            {node: one.instance_id for node, one in listed.items()},
-            {node: one.instance_type for node, one in listed.items() if one.instance_type},
-            [],
-        )
-    try:
-        nodes = all_nodes(reach.slurm())
-    except SlurmError as exc:
-        remedy = "Give --nodes FILE or set topology.nodes_file, or run this where Slurm answers"
-        raise LackingError(f"no list of nodes, and Slurm does not tell them: {exc.message}", remedy=remedy) from exc
-    if not nodes:
-        raise LackingError("Slurm has no nodes", remedy="Give --nodes FILE or set topology.nodes_file")
-    notes: list[str] = []
-    evidence = Evidence(nodes, told=_told(settings, reach, notes))
-    cluster = pcluster.cluster(reach.root)
-    backed = [node.name for node in nodes if is_backed(node)]
-    if backed and (table := settings.topology.node_table or cluster.table):
-        try:
-            evidence = evidence._replace(table=node_table(reach.dynamodb(), table, backed))
-        except LackingError as exc:
-            notes.append(f"ParallelCluster's table is not used: {exc}")
-    tag = settings.topology.instance_tag
-    key, _, value = tag.partition("=")
-    if tag and not (key and value):
-        raise UsageError(
-            f"topology.instance_tag: {tag!r} is not KEY=VALUE", remedy="Write it so, e.g. cluster=training"
-        )
-    evidence = evidence._replace(
-        tag=(key, value) if key else (pcluster.CLUSTER_TAG, cluster.name) if cluster.name else ("", "")
-    )
-    if asks_ec2 and backed:
-        try:
-            evidence = evidence._replace(instances=_instances(reach.ec2(), evidence))
-        except LackingError as exc:
-            notes.append(f"nothing is compared with EC2's own list of instances: {exc}")
-    mapped = map_nodes(evidence)
-    if backed and not any(mapped.ids.values()):
-        why = next(iter(mapped.unmatched.values()), "nothing says so")
-        raise LackingError(
-            f"the instance of none of {len(backed)} nodes is known, e.g. {backed[0]}: {why}",
-            remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology.md for what maps them",
-        )
-    return _Nodes(mapped.ids, mapped.types, [*notes, *_lines(mapped.stale), *_lines(mapped.unmatched)])
-
-
-def all_nodes(slurm: Slurm) -> list[Node]:
-    """Return the nodes, with those of the cloud that are powered down: Slurm shows them as members of partitions alone."""
-    nodes = slurm.nodes()
-    known = {node.name for node in nodes}
-    hidden: dict[str, None] = {}
-    for partition in slurm.partitions():
-        try:
-            hidden |= dict.fromkeys(name for name in expand(partition.nodes) if name not in known)
-        except HostlistError:
-            continue  # a form that we do not read: its nodes are known to Slurm all the same
-    return [*nodes, *(Node(name, "IDLE", ("CLOUD", "POWERED_DOWN"), address=name) for name in hidden)]
-
-
-def _instances(ec2: Service, evidence: Evidence) -> list[Instance] | None:
-    """Return EC2's instances of this cluster: by its tag, else by the nodes' addresses and the ids that others say."""
-    if evidence.tag[0]:
-        return instances_with_tag(ec2, *evidence.tag)
-    named = {node.instance_id for node in evidence.nodes} | set(evidence.table.values())
-    named |= {told.instance_id for told in evidence.told.values()}
-    addresses = addresses_to_ask(evidence.nodes)
-    if not addresses and not named - {""}:
-        return None
-    found = {one.instance_id: one for one in instances_at(ec2, addresses)}
-    found |= {one.instance_id: one for one in instances_of(ec2, named - found.keys())}
-    return list(found.values())
-
-
-def _told(settings: Settings, reach: Reach, notes: list[str]) -> dict[str, Told]:
-    if not settings.site.share:
-        return {}
-    places = reach.places()
-    if places is None:
-        notes.append("the share does not answer: what the nodes told of themselves is not used")
-    return {
-        node: Told(place.instance_id, place.at_s, place.instance_type)
-        for node, place in (places or {}).items()
-        if place.instance_id
-    }
 
 
 def _reserved(placements: list[Placement], choice: Choice, reach: Reach) -> tuple[list[Placement], list[str]]:
@@ -298,16 +172,4 @@ def _typed(placements: Iterable[Placement], types: Mapping[str, str]) -> list[Pl
 
 def _unknown(ids: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
     """Return the reasons why places are not known, each once with its nodes: thousands of nodes may share one."""
-    return _lines({node: unknown[one] for node, one in ids.items() if one in unknown})
-
-
-def _lines(reasons: Mapping[str, str]) -> list[str]:
-    nodes: dict[str, list[str]] = {}
-    for node, why in reasons.items():
-        nodes.setdefault(why, []).append(node)
-    return [f"{_short(members)}: {why}" for why, members in sorted(nodes.items())]
-
-
-def _short(nodes: Iterable[str]) -> str:
-    folded = fold(nodes)
-    return folded if len(folded) <= 200 else folded[:197] + "..."
+    return lines({node: unknown[one] for node, one in ids.items() if one in unknown})

@@ -16,9 +16,10 @@ from slurm_ext.aws.service import Service
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError, UsageError
 from slurm_ext.slurm.model import Node, Partition
-from slurm_ext.topology.discover import Choice, Discovered, Reach, discover
+from slurm_ext.topology.discover import Discovered, discover
 from slurm_ext.topology.model import Placement
 from slurm_ext.topology.place_fact import Place
+from slurm_ext.topology.reach import Choice, Reach
 
 GB = "p6e-gb200.36xlarge"
 BY_EC2, NOTHING = Choice(), MappingProxyType[str, Any]({})
