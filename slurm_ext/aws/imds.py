@@ -39,8 +39,8 @@ class Identity(NamedTuple):
     private_ip: str = ""
 
 
-def identity(*, endpoint: str = "", timeout_s: float = TIMEOUT_S) -> Identity | None:
-    """Return who this instance is, or None where no metadata service answers with a document we know."""
+def identity(*, endpoint: str = "", timeout_s: float = 0.0) -> Identity | None:
+    """Return who this instance is, or None where no metadata service answers with a document we know. 0: TIMEOUT_S."""
     asked = _ask(
         ("latest/dynamic/instance-identity/document", "latest/meta-data/placement/availability-zone-id"),
         endpoint=endpoint,
@@ -71,8 +71,8 @@ def identity(*, endpoint: str = "", timeout_s: float = TIMEOUT_S) -> Identity | 
     return found if found.instance_id else None
 
 
-def region(*, endpoint: str = "", timeout_s: float = TIMEOUT_S) -> str:
-    """Return the region of this instance, empty where no metadata service says."""
+def region(*, endpoint: str = "", timeout_s: float = 0.0) -> str:
+    """Return the region of this instance, empty where no metadata service says. 0: TIMEOUT_S."""
     asked = _ask(("latest/meta-data/placement/region",), endpoint=endpoint, timeout_s=timeout_s)
     found = (asked[0] or "").strip() if asked else ""
     return found if _REGION.fullmatch(found) else ""
@@ -86,6 +86,7 @@ def _ask(paths: tuple[str, ...], *, endpoint: str, timeout_s: float) -> list[str
 
     base = endpoint or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "") or ENDPOINT
     address = base.partition("://")[2].strip("/")
+    timeout_s = timeout_s or TIMEOUT_S
     until = time.monotonic() + timeout_s
     try:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_ext.aws import imds
+from slurm_ext.aws.service import Service
 from slurm_ext.config.model import Settings
 from slurm_ext.topology import place_fact
 
@@ -89,6 +90,20 @@ def test_the_metadata_service_is_asked_with_a_token() -> None:
         assert found == imds.Identity(ID, "p6e-gb200.36xlarge", "us-east-2", "us-east-2a", "use2-az1", "10.0.0.1")
         assert asked[0] == "PUT /latest/api/token"
         assert imds.region(endpoint=address, timeout_s=20) == "us-east-2"
+
+
+def test_a_client_without_a_region_takes_the_instances_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("AWS_CONFIG_FILE", "/dev/null"), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(imds, "TIMEOUT_S", 20.0)
+    with metadata() as (address, asked):
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        assert Service("ec2").client().meta.region_name == "us-east-2"
+        assert asked == ["PUT /latest/api/token", "GET /latest/meta-data/placement/region"]
+        assert Service("ec2", region="eu-west-1").client().meta.region_name == "eu-west-1"
+        assert len(asked) == 2
 
 
 def test_no_metadata_service_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
