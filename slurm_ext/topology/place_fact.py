@@ -25,8 +25,8 @@ FOLDER, SCHEMA = "places", 1
 #: Below the run folder: what was written for this boot.
 LAST = "place.json"
 
-#: Seconds for reading all of it, for nvidia-smi within that, and for all nodes' records on the share.
-READ_S, SMI_S, ALL_S = 5.0, 4.0, 30.0
+#: Seconds for reading all of it, for nvidia-smi within that, for writing it, and for reading all nodes' records.
+READ_S, SMI_S, WRITE_S, ALL_S = 5.0, 4.0, shared.TIMEOUT_S, 30.0
 
 #: Where nothing could be written (a full share, none at all), so many seconds pass before it is tried again.
 AGAIN_S = 600.0
@@ -71,7 +71,7 @@ def note(settings: Settings, node: str, share: str, *, now: float | None = None,
     done = False
     if isinstance(told, dict):
         place = from_data({"schema": SCHEMA, "node": node, "boot_id": boot_id, "at_s": at_s, **told})
-        done = place is not None and bool(place.instance_id) and write(share, place)
+        done = place is not None and bool(place.instance_id) and write(share, place, timeout_s=WRITE_S)
     with contextlib.suppress(OSError):
         write_atomic(os.path.join(run_dir, LAST), json.dumps({"boot_id": boot_id, "at_s": at_s, "done": done}) + "\n")
     return done

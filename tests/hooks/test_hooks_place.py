@@ -29,11 +29,20 @@ def places(site: Site) -> dict[str, place_fact.Place]:
     return dict(place_fact.read_all(str(site.folder / "share"), timeout_s=60) or {})
 
 
+def told(site: Site, kind: str) -> None:
+    """Run a hook until the share took what it wrote: on a busy machine that may be too slow once or twice."""
+    for _ in range(5):
+        assert site.run(kind)[0] == 0
+        if places(site):
+            return
+        (site.folder / "run" / place_fact.LAST).unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("kind", ["epilog", "health"])
 def test_an_epilog_or_a_health_check_tells_the_place(site: Site, kind: str) -> None:
     assert site.run("prolog")[0] == 0
     assert places(site) == {}  # a job's way to its start is left alone
-    assert site.run(kind)[0] == 0
+    told(site, kind)
     first = places(site)
     assert first["n0"].instance_id == "i-0123456789abcdef0"
     assert first["n0"].instance_type == "p5.48xlarge"
