@@ -150,9 +150,10 @@ def _denied(what: Said, call: str, permission: str) -> LackingError:
 
 
 def _short(exc: Exception) -> str:
-    return _cut(" ".join(str(exc).split()))
+    return _cut(" ".join(str(exc).split()).rstrip("."))
 
 
 def _cut(words: str) -> str:
     words = _ENCODED.sub("(an encoded message follows)", words)
+    words = words.rstrip(".")
     return words if len(words) <= 300 else words[:300] + " ..."

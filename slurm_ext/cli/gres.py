@@ -16,7 +16,7 @@ from slurm_ext.cli.output import say_json, say_table, say_text, write_named
 from slurm_ext.cli.topology_source import chosen, discovered, reach, source_options
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.model import Settings, at_node, machine_name
-from slurm_ext.errors import FindingError, UsageError
+from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.gres import collect, read_conf, rules
 from slurm_ext.gres.model import GresLine, Trouble
 from slurm_ext.gres.render import Offer, by_type, gres_conf, no_cores, node_lines, parts, pcs_settings
@@ -173,19 +173,25 @@ def check(ec2: bool, folder: str, root: str, gres_conf: str, node: str, kind: st
     if ec2:
         _check_catalogue(compare(instance_types(reach(settings).ec2())), as_json)
         return
-    here = node or machine_name()
-    troubles = _check_pcluster(Path(folder)) if folder else _check_node(settings, root, gres_conf, here, kind)
+    unread: tuple[str, ...] = ()
+    if folder:
+        troubles = _check_pcluster(Path(folder))
+    else:
+        troubles, unread = _check_node(settings, root, gres_conf, node or machine_name(), kind)
     if as_json:
-        say_json({"troubles": [trouble._asdict() for trouble in troubles]})
+        say_json({"troubles": [trouble._asdict() for trouble in troubles], "unread": unread})
     for trouble in () if as_json else troubles:
         say_text(f"{trouble.id}: {trouble.words}\n  costs: {trouble.cost}\n  do: {trouble.remedy}")
     if bad := [trouble for trouble in troubles if not trouble.harmless]:
         raise FindingError(f"{len(bad)} of {len(troubles)} findings do more than cost speed", remedy="See above")
     if not as_json and not troubles:
-        say_text("nothing is wrong")
+        say_text("nothing is wrong" + (" in what could be read" if unread else ""))
 
 
-def _check_node(settings: Settings, root: str, conf: str, node: str, kind: str) -> list[Trouble]:
+def _check_node(
+    settings: Settings, root: str, conf: str, node: str, kind: str
+) -> tuple[list[Trouble], tuple[str, ...]]:
+    """Return what is wrong on this node, and what could not be read. Raise LackingError where nothing can be compared."""
     facts = collect.facts(root or at_node(settings.site.root, node))
     kind = kind or (settings.site.instance_type if settings.site.instance_type != "auto" else facts.instance_type)
     row = catalogue.find(kind)
@@ -202,7 +208,12 @@ def _check_node(settings: Settings, root: str, conf: str, node: str, kind: str) 
         conf = conf if os.path.exists(conf) else ""
     if conf:
         lines = read_conf.gres_lines(conf, _text(Path(conf)))
-    return rules.node(facts, row, lines, node)
+    if row is None and not lines:
+        raise LackingError(
+            "there is nothing to compare this node with: no row of its type, and no gres.conf",
+            remedy="Give --type TYPE or --gres-conf FILE",
+        )
+    return rules.node(facts, row, lines, node), facts.unread
 
 
 def _check_pcluster(folder: Path) -> list[Trouble]:

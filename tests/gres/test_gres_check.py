@@ -225,6 +225,10 @@ def test_the_command_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     conf.write_text(gres_conf({"n1": Offer(P5)}))
     arguments = ("check", "--root", str(tmp_path / "root"), "--gres-conf", str(conf), "--node", "n1")
     assert run(*arguments) == (0, "nothing is wrong\n")
+    (tmp_path / "empty").mkdir()
+    code, said = run("check", "--root", str(tmp_path / "empty"), "--gres-conf", str(conf), "--node", "n1")
+    assert (code, said) == (0, "nothing is wrong in what could be read\n")
+    assert run("check", "--root", str(tmp_path / "empty"))[0] == 3
     conf.write_text("NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-8] Cores=0-95\n")
     code, said = run(*arguments)
     assert code == 1
