@@ -20,6 +20,7 @@ from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.gres import collect, read_conf, rules
 from slurm_ext.gres.model import GresLine, Trouble
 from slurm_ext.gres.render import Offer, by_type, gres_conf, no_cores, node_lines, parts, pcs_settings
+from slurm_ext.site.detect import detect
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.backing import all_nodes
 from slurm_ext.topology.reach import FILE
@@ -28,7 +29,7 @@ from slurm_ext.topology.sources import Listed, node_list, read_file
 #: Where ParallelCluster's head node keeps the files that it generates.
 PCLUSTER = "/opt/slurm/etc/pcluster"
 
-MAX_BYTES = 16 << 20
+MAX_BYTES, INCLUDES_MAX = 16 << 20, 4
 
 
 def _offers(settings: Settings, default_type: str, **options: Any) -> dict[str, Offer]:
@@ -202,18 +203,29 @@ def _check_node(
             f"fmslurm: the catalogue has no instance type {kind or '(none told)'!r}: nothing is compared with it",
             err=True,
         )
-    lines: list[GresLine] = []
-    if not conf and settings.site.slurm_conf:
-        conf = os.path.join(os.path.dirname(settings.site.slurm_conf), "gres.conf")
+    if not conf and not root:
+        conf = os.path.join(os.path.dirname(detect(settings).slurm_conf or "/"), "gres.conf")
         conf = conf if os.path.exists(conf) else ""
-    if conf:
-        lines = read_conf.gres_lines(conf, _text(Path(conf)))
+    lines = _gres_lines(Path(conf), INCLUDES_MAX) if conf else []
     if row is None and not lines:
         raise LackingError(
             "there is nothing to compare this node with: no row of its type, and no gres.conf",
             remedy="Give --type TYPE or --gres-conf FILE",
         )
     return rules.node(facts, row, lines, node), facts.unread
+
+
+def _gres_lines(path: Path, most: int) -> list[GresLine]:
+    """Return the lines of a gres.conf and of what it includes, `most` files deep at most: ParallelCluster's includes two deep."""
+    text = _text(path)
+    lines = read_conf.gres_lines(str(path), text)
+    for name in read_conf.includes(text):
+        if most <= 0:
+            raise UsageError(
+                f"{path}: more than {INCLUDES_MAX} includes below one another", remedy="Does it include itself?"
+            )
+        lines += _gres_lines(path.parent / name, most - 1)
+    return lines
 
 
 def _check_pcluster(folder: Path) -> list[Trouble]:

@@ -40,6 +40,11 @@ def gres_lines(path: str, text: str) -> list[GresLine]:
     return found
 
 
+def includes(text: str) -> list[str]:
+    """Return the files that a configuration file includes, as they are written, relative to its own folder."""
+    return [match[1] for match in re.finditer(r"^\s*include\s+(\S+)", text, re.IGNORECASE | re.MULTILINE)]
+
+
 def node_lines(path: str, text: str) -> list[NodeLine]:
     """Return the NodeName lines of a slurm.conf or a part of it. Raise UsageError for one that cannot be read."""
     found = []
