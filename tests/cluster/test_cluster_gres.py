@@ -102,3 +102,20 @@ def test_a_job_gets_the_processors_beside_its_gpus(mixed: Lab, kind: str) -> Non
     found = re.search(r"CPU_IDs=(\S+) .*?GRES=gpu:\w+:4\(IDX:([0-9-]+)\)", said.stdout)
     assert found, said.stdout
     assert found.groups() in {(f"0-{half - 1}", "0-3"), (f"{half}-{row.vcpus - 1}", "4-7")}
+
+
+def test_check_finds_the_gres_conf_of_the_cluster(mixed: Lab) -> None:
+    node = mixed.nodes[TYPES.index("p5.48xlarge")]
+    said = mixed.run([FMSLURM, "gres", "check", "--node", node, "--type", "p5.48xlarge"])
+    # The simulated node has no driver's /proc: what can be compared is the file.
+    assert said.ok, said.words()
+    assert said.stdout == "nothing is wrong in what could be read\n"
+    conf = mixed.path("etc/slurm/gres.conf")
+    text = conf.read_text()
+    try:
+        conf.write_text(text.replace("Cores=0-47", "Cores=a-b"))
+        said = mixed.run([FMSLURM, "gres", "check", "--node", node, "--type", "p5.48xlarge"])
+    finally:
+        conf.write_text(text)
+    assert said.exit_code == 2
+    assert f"{conf}, line" in said.stderr
