@@ -117,5 +117,5 @@ def test_check_finds_the_gres_conf_of_the_cluster(mixed: Lab) -> None:
         said = mixed.run([FMSLURM, "gres", "check", "--node", node, "--type", "p5.48xlarge"])
     finally:
         conf.write_text(text)
-    assert said.exit_code == 2
+    assert said.returncode == 2
     assert f"{conf}, line" in said.stderr
