@@ -93,7 +93,8 @@ MEANINGS: dict[str, str] = {
     "resume.user": "Requeues after failures of the job's own code.",
     "resume.same_root": "Requeues after the same failure at the same step.",
     "resume.exclude_max_percent": "At most so much of the partition is excluded for one job.",
-    "resume.defer_to_hyperpod": "On HyperPod a job whose script says --auto-resume=1 is HyperPod's to bring back, and fmslurm only explains it.",
+    "resume.defer_to_hyperpod": "On HyperPod a job whose script says --auto-resume=1 is HyperPod's to bring back, and fmslurm only"
+    " explains it.",
     "resume.poll_s": "How often the controller looks at Slurm.",
     "resume.epilog_hold_s": "How long an epilog waits for the controller's decision after a failed job.",
     "staging": "Where checkpoints go, nearest tier first.",
