@@ -13,7 +13,7 @@ import pytest
 from gpu_answers import answer, uuid
 
 from slurm_ext.config.model import Settings
-from slurm_ext.gate import ask_smi, collect, gpu_rules, local, smi
+from slurm_ext.gate import ask_smi, collect, gpu_rules, local, process_owner, smi
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN
 
 LINKS = "".join(
@@ -310,30 +310,22 @@ def test_an_xid_names_the_job_whose_gpu_it_was_on(node):
     assert "job.xid-31" not in gpu_ids(node.look("epilog", gpus=("GPU-not-here",)))
 
 
-def test_a_program_below_a_slurmstepd_is_its_jobs(monkeypatch, tmp_path):
+def test_a_program_below_a_slurmstepd_is_its_jobs(tmp_path):
     tree = {10: ("python3", 9, 1000, ""), 9: ("bash", 8, 1000, ""), 8: ("slurmstepd", 1, 0, "slurmstepd: [77.0]\0")}
     tree |= {
         20: ("python3", 19, 1000, ""),
         19: ("slurmstepd", 1, 1000, "slurmstepd: [78.0]\0"),
         30: ("odd) name", 1, 0, ""),
     }
-    for pid, (name, parent, _, title) in tree.items():
+    for pid, (name, parent, user, title) in tree.items():
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / f"{pid}/stat").write_text(f"{pid} ({name}) S {parent} 1 1 0")
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} ({name}) S {parent} {' '.join(['1'] * 18)}\n")
+        (tmp_path / f"{pid}/status").write_text(f"Name:\t{name}\nUid:\t{user}\t{user}\t{user}\t{user}\n")
         (tmp_path / f"{pid}/cmdline").write_text(title)
         (tmp_path / f"{pid}/cgroup").write_text("0::/system.slice/slurmd.service\n")
-
-    class Owner:
-        def __init__(self, path):
-            self.st_uid = tree[int(Path(path).name)][2]
-
-    opened = open
-    monkeypatch.setattr(
-        "builtins.open", lambda path, *a, **k: opened(str(path).replace("/proc/", f"{tmp_path}/"), *a, **k)
-    )
-    monkeypatch.setattr(ask_smi.os, "stat", Owner)
-    jobs = {pid: ask_smi._known(ask_smi.GpuHolder(pid)).job for pid in (10, 20, 30, 8)}
-    assert jobs == {10: "77", 20: "", 30: "", 8: "77"}  # a user's own program of that name is none of Slurm's
+    found = {pid: process_owner.of(pid, proc=str(tmp_path)) for pid in (10, 20, 30)}
+    # A user's own program of that name is none of Slurm's.
+    assert found == {10: ("77", 1000, 1), 20: ("", 1000, 1), 30: ("", 0, 1)}
 
 
 def test_an_xid_on_a_gpu_of_another_job(node):
