@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,13 +100,32 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Folders of frozen file systems, named by the process that made them. Not below the temporary folder of the tests: a run that
+#: is killed leaves one behind, and whoever then clears away old folders would sleep in the kernel.
+_FROZEN = "fmslurm-frozen-"
+
+
+def pytest_sessionstart() -> None:
+    """Thaw and unmount what runs that were killed have left behind."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FROZEN}*"):
+        owner = folder.name.removeprefix(_FROZEN).partition("-")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists() and folder.stat().st_uid == os.geteuid():
+            _unfreeze(folder)
+
+
+def _unfreeze(folder: Path) -> None:
+    frozen.remove(folder / frozen.FOLDER)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 @pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Path]:
+def stuck() -> Iterator[Path]:
     """A file that whoever writes to sleeps in the kernel; thawed, unmounted and detached in any case."""
-    folder = tmp_path / "frozen"
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FROZEN}{os.getpid()}-"))
     try:
-        yield frozen.make(folder)
+        yield frozen.make(folder / frozen.FOLDER)
     except LackingError as exc:
         pytest.skip(f"no D state here: {exc}")
     finally:
-        frozen.remove(folder)
+        _unfreeze(folder)
