@@ -57,7 +57,10 @@ def test_a_record_is_read_as_it_was_written_and_gone_when_removed(share: str) ->
     assert drain_record.history(share, "n1") == (), "a drain that was not done is no history"
 
 
-def test_what_came_of_a_drain_is_remembered_oldest_first_and_no_more_than_enough(share: str) -> None:
+def test_what_came_of_a_drain_is_remembered_oldest_first_and_no_more_than_enough(
+    share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_record, "HISTORY_LINES", 12)
     for number in range(drain_record.HISTORY_LINES + 3):
         assert drain_record.write(share, RECORD._replace(since_s=NOW + number))
         assert drain_record.remove(share, "n1", outcome=f"resumed {number}", now=NOW + number + 0.5)
