@@ -15,6 +15,7 @@ import pytest
 from bare_controller import BareController
 
 from slurm_ext.lab import daemons
+from slurm_ext.slurm import parse
 
 sys.path.append(str(Path(__file__).parents[1] / "aws"))
 from fake_dynamodb import FakeDynamoDb
@@ -46,9 +47,12 @@ class Cluster:
 
 def await_power(slurm: BareController, node: str) -> None:
     """Wait until slurmctld has run the resume program for a node."""
-    give_up = time.monotonic() + 120
-    # Slurm hides cloud nodes that are powered down: only partitions tell of them.
-    while node not in (said := slurm.ask("scontrol", "--oneliner", "show", "node")):
+    give_up = time.monotonic() + 300
+    while True:
+        # Slurm hides cloud nodes that are powered down: only partitions tell of them.
+        said = slurm.ask("scontrol", "--oneliner", "show", "node")
+        if any(one.name == node and "POWERED_DOWN" not in one.flags for one in parse.nodes(said)):
+            return
         assert time.monotonic() < give_up, said
         time.sleep(0.2)
 
@@ -75,9 +79,9 @@ def cluster() -> Iterator[Cluster]:
         )
         with slurm.running() as up:
             assert up, slurm.said()
+            slurm.ask("scontrol", "update", "NodeName=gpu-dy-p5-[1-3]", "State=POWER_UP")
             for number in (1, 2, 3):
                 # As its resume program does: the node comes up, and NodeAddr becomes the instance's address.
-                slurm.ask("scontrol", "update", f"NodeName=gpu-dy-p5-{number}", "State=POWER_UP")
                 await_power(slurm, f"gpu-dy-p5-{number}")
                 slurm.ask("scontrol", "update", f"NodeName=gpu-dy-p5-{number}", f"NodeAddr=10.0.0.{number}")
             for number in (1, 2, 3):
