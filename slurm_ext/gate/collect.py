@@ -100,6 +100,7 @@ def gather(settings: Settings, node: str, *, want: Want, deadline_s: float, here
         if kernel is None
         else tuple(line for r in kernel if (line := kernel_log.parse_line(r)) is not None),
         kernel_lost=bool(host.get("kernel_lost")),
+        kernel_cut=bool(host.get("kernel_cut")),
         own_devices=tuple(host.get("own", ())),
         boot_id=str(host.get("boot_id", "")),
         boot_age_s=host.get("boot_age_s"),
@@ -151,11 +152,12 @@ def _host(
     root: str, beside: Sequence[str] = (), here: probes.Here | None = None, mounts: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return what plain files tell: kernel log, boot, EFA devices, mounts, EC2 type, and what probes `beside` them find."""
-    records, lost = read_kernel.records(root)
+    records, lost, cut = read_kernel.records(root)
     product = _first_line(root, "sys/class/dmi/id/product_name")
     return {
         "kernel": records,
-        "kernel_lost": lost,
+        "kernel_lost": lost or cut,
+        "kernel_cut": cut,
         "own": _own(root, records or (), here),
         "boot_id": _first_line(root, "proc/sys/kernel/random/boot_id"),
         "boot_age_s": time.clock_gettime(time.CLOCK_BOOTTIME),

@@ -130,7 +130,8 @@ class Facts(NamedTuple):
         None  # a second reading, where the first left a doubt
     )
     kernel: tuple[KernelLine, ...] | None = None
-    kernel_lost: bool = False  # older messages of this boot have left the ring
+    kernel_lost: bool = False  # messages of this boot have left the ring
+    kernel_cut: bool = False  # not the oldest alone, but some between
     own_devices: tuple[str, ...] = ()  # device-mapper devices that are the node's, where the kernel log tells of any
     boot_id: str = ""
     boot_age_s: float | None = None

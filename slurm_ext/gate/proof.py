@@ -19,6 +19,10 @@ BURNIN = "a burn-in that passes with this node (fmslurm burnin run)"
 SLOW = "DCGM's diagnostic, run to its end since the drain"
 LOOPBACK = "EFA's loopback (gate.efa_loopback), passed over this device since the drain"
 
+#: How the driver says that it is loaded, and how long (seconds) after the boot that is still a part of it.
+_LOADED = "NVRM: loading NVIDIA "
+LOADED_BY_S = 600.0
+
 #: Other than these nothing is a healthy GPU's registration with its fabric (nvidia-smi's own words).
 _FABRIC = ("Completed", "Success")
 
@@ -147,6 +151,21 @@ def _log(case: Case) -> str:
     return "the kernel log of this boot has lost its older lines" if case.facts.kernel_lost else ""
 
 
+def _gpu_log(case: Case) -> str:
+    """A log that has lost its oldest lines alone is whole for GPUs, where the driver was loaded after them.
+
+    Nothing speaks of a GPU before its driver is there, and it is loaded while the node boots: a line that says so much later
+    is of a driver that was loaded anew.
+    """
+    said = _log(case)
+    if not said or case.facts.kernel is None or case.facts.kernel_cut:
+        return said
+    first = next((line for line in case.facts.kernel if "NVRM" in line.text or "SXid" in line.text), None)
+    if first is None or not first.text.startswith(_LOADED) or not first.since_boot or first.at_s is None:
+        return f"{said}, and no line says that the GPUs' driver was loaded after them"
+    return "" if first.at_s <= LOADED_BY_S else f"{said}, and the driver was loaded {first.at_s:.0f} s after the boot"
+
+
 def _scratch(case: Case) -> str:
     return _answers(case, "scratch", "was written to and told its space")
 
@@ -259,11 +278,11 @@ RULES: tuple[Rule, ...] = (
     Rule("gpu.nvlink-topology", needs=PERSON),
     Rule("gpu.hw-", needs=PERSON),  # only a job's load shows heat and the power brake
     # GPUs, NVSwitches and links, by the kernel log.
-    Rule("gpu.xid-", (_log, _listed)),
-    Rule("gpu.init-failed", (_log, _listed)),
-    Rule("gpu.off-bus", (_log, _listed)),
-    Rule("gpu.memory-manager-failed", (_log, _listed)),
-    Rule("nvswitch.sxid-", (_log, _listed)),
+    Rule("gpu.xid-", (_gpu_log, _listed)),
+    Rule("gpu.init-failed", (_gpu_log, _listed)),
+    Rule("gpu.off-bus", (_gpu_log, _listed)),
+    Rule("gpu.memory-manager-failed", (_gpu_log, _listed)),
+    Rule("nvswitch.sxid-", (_gpu_log, _listed)),
     Rule("pcie.", (_log, _device)),
     # EFA.
     Rule("efa.missing", (_read("efa", "count", node=True),)),

@@ -9,6 +9,7 @@ import os
 
 from slurm_ext.gate import kernel_log
 from slurm_ext.patterns import pattern
+from slurm_ext.typed import NamedTuple
 
 #: Messages that any rule looks at; the rest of a ring of thousands of lines is not kept.
 OF_INTEREST = pattern(
@@ -30,6 +31,15 @@ MAX_KEPT = 10_000
 
 #: So much of one message is kept (characters): the longest that a rule reads is a quarter of it.
 MESSAGE_CHARS = 1200
+
+
+class Ring(NamedTuple):
+    """The messages of interest, None where they cannot be read; whether the oldest of this boot are gone, and whether some
+    between were not read or not kept."""
+
+    records: list[str] | None
+    lost: bool = False
+    cut: bool = False
 
 
 class _Kept:
@@ -58,8 +68,8 @@ class _Kept:
             self.dropped = True
 
 
-def records(root: str) -> tuple[list[str] | None, bool]:
-    """Return the raw records of interest, and whether others of this boot are gone; None where they cannot be read.
+def records(root: str) -> Ring:
+    """Return the raw records of interest, and what of this boot is gone.
 
     A ring without a single record is none: the kernel's first message is there before any process is.
     """
@@ -67,10 +77,10 @@ def records(root: str) -> tuple[list[str] | None, bool]:
     try:
         cut = _ring("/dev/kmsg", kept) if root == "/" else _file(os.path.join(root, "var/log/kmsg.log"), kept)
     except OSError:
-        return None, False
+        return Ring(None)
     if not kept.sound:
-        return None, False
-    return kept.first + kept.last, bool(kept.lost) or kept.dropped or cut
+        return Ring(None)
+    return Ring(kept.first + kept.last, bool(kept.lost), kept.dropped or cut)
 
 
 def _ring(path: str, kept: _Kept) -> bool:
@@ -85,6 +95,7 @@ def _ring(path: str, kept: _Kept) -> bool:
                 return False
             except BrokenPipeError:  # EPIPE: records were overwritten while we read; the next read goes on after them
                 left -= 1
+                kept.dropped = kept.dropped or kept.lost is not None  # before the first record it is the ring's start
                 continue
             if not raw:
                 return False

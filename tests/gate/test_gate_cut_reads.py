@@ -97,7 +97,7 @@ def test_a_kernel_log_without_a_record_cannot_be_read(tmp_path, text):
     path = tmp_path / "var/log/kmsg.log"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert read_kernel.records(str(tmp_path)) == (None, False)
+    assert read_kernel.records(str(tmp_path)) == (None, False, False)
     path.write_text(text + "30,7,99,-;systemd[1]: a program's record counts as well\n")
     assert read_kernel.records(str(tmp_path))[0] == []
 

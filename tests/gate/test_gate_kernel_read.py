@@ -20,45 +20,46 @@ def log(tmp_path, *lines: str) -> str:
 
 def test_only_what_a_rule_looks_at_is_kept(tmp_path):
     root = log(tmp_path, "Linux version 6.8.0", "audit: type=1400", XID, "usb 1-1: new device")
-    kept, lost = read_kernel.records(root)
+    kept, lost, cut = read_kernel.records(root)
+    assert not cut
     assert [record.partition(";")[2] for record in kept] == ["Linux version 6.8.0", XID]
     assert not lost
 
 
 def test_a_log_that_is_not_there_is_not_an_empty_one(tmp_path):
-    assert read_kernel.records(str(tmp_path)) == (None, False)
+    assert read_kernel.records(str(tmp_path)) == (None, False, False)
 
 
 def test_a_ring_that_lost_its_start(tmp_path):
     root = log(tmp_path)
     with open(f"{root}/var/log/kmsg.log", "w") as stream:
         stream.write(f"3,500,1000,-;{XID}\n")
-    assert read_kernel.records(root)[1]
+    assert read_kernel.records(root)[1:] == (True, False)
 
 
 def test_a_storm_keeps_its_first_and_its_last_words(tmp_path, monkeypatch):
     monkeypatch.setattr(read_kernel, "MAX_KEPT", 100)
     root = log(tmp_path, "Linux version 6.8.0", *(f"NVRM: word {n}" for n in range(1000)), XID)
-    kept, lost = read_kernel.records(root)
+    kept, lost, cut = read_kernel.records(root)
     assert len(kept) < 200
     assert kept[0].endswith("Linux version 6.8.0")
     assert kept[-1].endswith(XID)
-    assert lost
+    assert (lost, cut) == (False, True)
 
 
 def test_more_bytes_than_a_ring_can_have_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(read_kernel, "MAX_BYTES", 2000)
     root = log(tmp_path, *(f"NVRM: word {n}" for n in range(1000)))
-    kept, lost = read_kernel.records(root)
+    kept, lost, cut = read_kernel.records(root)
     assert len(kept) < 200
-    assert lost
+    assert (lost, cut) == (False, True)
 
 
 def test_a_line_without_an_end_is_cut_and_bytes_that_are_no_text_are_read(tmp_path):
     root = log(tmp_path, "x" * 100_000 + XID)
     with open(f"{root}/var/log/kmsg.log", "ab") as stream:
         stream.write(b"3,1,1000,-;NVRM: \xff\xfe\n")
-    kept, _ = read_kernel.records(root)
+    kept, _, _ = read_kernel.records(root)
     assert [record for record in kept if "\ufffd" in record]
 
 

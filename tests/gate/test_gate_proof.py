@@ -15,7 +15,7 @@ from slurm_ext.aws import catalogue
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.gate import checks, meanings, proof, prove, smi
 from slurm_ext.gate.meanings_model import NO, UNKNOWN
-from slurm_ext.gate.model import Facts, Smi
+from slurm_ext.gate.model import Facts, KernelLine, Smi
 from slurm_ext.gate.probes import HEALTH, Probed
 from slurm_ext.gate.proof import Case
 from slurm_ext.gate.prove_bench import Bench
@@ -237,6 +237,41 @@ def test_a_kernel_log_that_lost_its_beginning_is_no_proof(id_: str) -> None:
     assert "lost its older lines" in proof.missing(case._replace(facts=well._replace(kernel_lost=True)))
     assert "could not be read" in proof.missing(case._replace(facts=well._replace(kernel=None)))
     assert proof.missing(case._replace(facts=well._replace(smi=gpus(lambda rows: rows.pop(3)))))
+
+
+def kernel(*lines: tuple[float | None, str]) -> tuple[KernelLine, ...]:
+    return tuple(KernelLine(text, at_s, since_boot=at_s is not None) for at_s, text in lines)
+
+
+LOAD = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15"
+
+#: A ring whose oldest lines are gone: what is left, whether some between are gone, too, and whether it is proof.
+WRAPPED: list[tuple[str, tuple[KernelLine, ...], bool, bool]] = [
+    ("the driver was loaded after them", kernel((12.0, "nvme nvme0: x"), (25.0, LOAD), (26.0, "NVRM: y")), False, True),
+    ("some between are gone, too", kernel((25.0, LOAD)), True, False),
+    ("it speaks before that", kernel((20.0, "NVRM: z"), (25.0, LOAD)), False, False),
+    (
+        "a switch speaks before that",
+        kernel((20.0, "nvidia-nvswitch0: SXid (PCI:0:0.0): 1"), (25.0, LOAD)),
+        False,
+        False,
+    ),
+    ("its being loaded is gone", kernel((90.0, "NVRM: y")), False, False),
+    ("nothing of it is left", kernel((90.0, "nvme nvme0: x")), False, False),
+    ("it was loaded anew hours later", kernel((9_000.0, LOAD)), False, False),
+    ("when that was is not known", kernel((None, LOAD)), False, False),
+    ("nothing is left", (), False, False),
+]
+
+
+@pytest.mark.parametrize(("lines", "cut", "proves"), [case[1:] for case in WRAPPED], ids=[case[0] for case in WRAPPED])
+@pytest.mark.parametrize("id_", LOGGED)
+def test_a_log_is_whole_for_gpus_whose_driver_came_after_what_is_gone(
+    id_: str, lines: tuple[KernelLine, ...], cut: bool, proves: bool
+) -> None:
+    facts = Facts(smi=gpus(lambda rows: None), kernel=lines, kernel_lost=True, kernel_cut=cut)
+    assert (proof.missing(Case(id_, "gpu@0000:56:00", facts, ROW)) == "") == proves
+    assert proof.missing(Case("pcie.aer-fatal", "gpu@0000:56:00", facts, ROW)), "a bus speaks before any driver"
 
 
 @pytest.mark.parametrize(
