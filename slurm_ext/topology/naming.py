@@ -11,7 +11,7 @@ MAX_NAME = 64
 
 _NUMBER = re.compile(r"([0-9]+)")
 _COMMENT = re.compile(r"^\s*# (\S+) = (.*)$", re.MULTILINE)
-_DIGEST_SIZES = (4, 8, 16, 32)
+_DIGEST_SIZES = (4, 8, 16)
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -42,8 +42,8 @@ def switch_name(tier: str, identity: str, *, digest_size: int = 4) -> str:
 def unique_names(wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Return a name for each (tier, identity), no two alike: identities whose short hashes are equal get longer ones.
 
-    Who gets a longer one depends on nothing but the identities, never on their order. Two names are no more than 64
-    characters long, so a hash of 64 digits (never seen) would be too long: it stops at 32.
+    Who gets a longer one depends on nothing but the identities, never on their order. Raise ValueError where 32 digits of two
+    are equal, which nobody has seen: more would not fit into a name.
     """
     names: dict[tuple[str, str], str] = {}
     left = sorted(set(wanted))

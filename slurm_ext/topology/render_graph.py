@@ -97,7 +97,7 @@ def svg(tree: Tree, *, job: str = "", job_nodes: Collection[str] = (), max_rows:
     bar_x = deepest * _INDENT + 190
     width, height = bar_x + _BAR + 560, len(lines) * _ROW + 12
     total = sum(line.nodes for line in lines if line.depth == 0)
-    title = f"Topology: {counted(total, 'node')} under {counted(len(tree.switches), 'switch').replace('switchs', 'switches')}"
+    title = f"Topology: {counted(total, 'node')} under {counted(len(tree.switches), 'switch', 'switches')}"
     desc = "A row for each switch, indented below its parent, with the number of nodes below it; bars are leaves."
     if job:
         desc += f" Nodes of job {job}: {sum(line.of_job for line in lines if line.depth == 0)}, in orange."

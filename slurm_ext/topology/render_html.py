@@ -35,7 +35,7 @@ def html(
     found = rows(tree, job_nodes)
     nodes = sum(row.nodes for row in found if not row.depth)
     leaves = sum(bool(row.switch.nodes) for row in found)
-    title = f"Topology: {counted(nodes, 'node')}, {leaves} leaves"
+    title = f"Topology: {counted(nodes, 'node')}, {counted(leaves, 'leaf', 'leaves')}"
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

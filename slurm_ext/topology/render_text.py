@@ -35,9 +35,9 @@ def rows(tree: Tree, job_nodes: Collection[str] = ()) -> list[Row]:
     return [Row(switch, depth[switch.name], nodes[switch.name], of_job[switch.name]) for switch in tree.switches]
 
 
-def counted(number: int, word: str) -> str:
-    """Return `1 node`, `2 nodes`."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def counted(number: int, word: str, many: str = "") -> str:
+    """Return `1 node`, `2 nodes`; `many` is the plural that is not made with an s."""
+    return f"{number} {word if number == 1 else many or word + 's'}"
 
 
 def picture(tree: Tree, *, job: str = "", job_nodes: Collection[str] = ()) -> str:
@@ -62,9 +62,7 @@ def _lines(tree: Tree, job: str, wanted: set[str]) -> Iterator[str]:
 
 def summary(job: str, found: Spread) -> list[str]:
     """Return in words how a job lies in the tree."""
-    lines = [
-        f"job {job}: {counted(found.placed, 'node')} under {counted(len(found.leaves), 'leaf').replace('leafs', 'leaves')}"
-    ]
+    lines = [f"job {job}: {counted(found.placed, 'node')} under {counted(len(found.leaves), 'leaf', 'leaves')}"]
     if len(found.leaves) > found.fewest:
         lines[0] += f"; {found.fewest} could hold it"
     if found.elsewhere:
