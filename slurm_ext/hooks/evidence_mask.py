@@ -13,7 +13,8 @@ _TEXTS = (
     (pattern(r"(NVRM: Xid [^\n]*?\bname=)[^,\n\"\\]*"), rf"\1{_HIDDEN}"),
     (pattern(r"(\bKilled process \d+ )\([^)\n]*\)"), rf"\1({_HIDDEN})"),
     (pattern(r"(\b(?:[Cc]omm(?:: ?|[ =])|task=)\"?)(?!0x)[^,\s\"]+"), rf"\1{_HIDDEN}"),
-    (pattern(r"[^\s;\]\"]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
+    # From the beginning of a word alone: tried at each letter of long words, a kernel log takes a minute.
+    (pattern(r"(?<![^\s;\]\"])[^\s;\]\"]+(\[\d+\]: segfault at )"), rf"{_HIDDEN}\1"),
     (pattern(r"(\btask )[^\s:]+(:\d+ blocked for more than)"), rf"\1{_HIDDEN}\2"),
     (pattern(r"((?:/home|/users|/Users)/)[^/\s:,\"']+"), rf"\1{_HIDDEN}"),
     (pattern(r"\b(uid[_=:])\d+"), rf"\1{_HIDDEN}"),
