@@ -61,7 +61,7 @@ class Gate(NamedTuple):
     slow_every_h: float = 24.0
     efa_loopback: bool = False  # traffic of each EFA device with itself, on idle nodes, every slow_every_h
     dcgm_health: str = (
-        "watch"  # off; read: what DCGM watches; watch: and let it watch everything where it watches nothing
+        "read"  # off; read: what DCGM watches; watch: and let it watch everything where it watches nothing
     )
     container_runtimes: tuple[str, ...] = ()  # which must answer; empty: daemons that run
 
