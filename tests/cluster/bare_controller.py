@@ -93,7 +93,8 @@ class BareController:
         (self.folder / "state").mkdir(exist_ok=True)
         with open(self.folder / "slurmctld.out", "wb") as out:
             argv = ["slurmctld", "-D", "-f", str(self.conf)]
-            process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env=self.env())
+            # Some files make it abort, and its core shall not lie in the checkout.
+            process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env=self.env(), cwd=self.folder)
         try:
             yield _until(lambda: log.exists() and _READY in log.read_text(errors="replace"), process)
         finally:
