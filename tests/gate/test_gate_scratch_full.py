@@ -26,6 +26,7 @@ def here(folder: Path, phase: str, *, step: str = "", files: tuple[str, ...] = (
     tree = {"proc/1/stat": stat(1, "init")}
     if step:
         tree |= {"proc/40/stat": stat(40, "slurmstepd"), "proc/40/cmdline": f"slurmstepd: [{step}.0]"}
+        tree |= {"proc/40/status": "Name:\tslurmstepd\nUid:\t0\t1000\t0\t1000\n"}
     told = live_node.here(folder, tree, phase=phase, job_id=job)
     run_dir = folder / "run"
     (run_dir / "jobs").mkdir(parents=True, exist_ok=True)
