@@ -32,8 +32,9 @@ from slurm_ext.verdict import FAIL, Finding
 LOCK = "health.lock"
 LAST = "health.json"
 
-#: slurmd kills the program after 60 s; the look takes its part of that, whatever gate.deadline_s says.
-WHOLE_S, LOOK_S = 50.0, 15.0
+#: slurmd kills the program after 60 s; a run that is stuck is ended supervise.MARGIN_S later than it may take, at 50 s. The look
+#: takes its part of that, whatever gate.deadline_s says.
+WHOLE_S, LOOK_S = 45.0, 15.0
 
 #: A drain that was not done (the breaker, no answer) is tried again after so long (seconds), while the finding stays.
 AGAIN_S = 900.0
@@ -71,7 +72,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
 def _open_lock(run_dir: str) -> int:
     try:
         return open_regular(os.path.join(run_dir, LOCK), os.O_WRONLY | os.O_CREAT)
-    except OSError:  # full: the folder itself serves, too
+    except (OSError, UntrustedFileError):  # full, or something else has the name: the folder itself serves, too
         return os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 

@@ -211,6 +211,21 @@ def test_a_run_folder_that_takes_nothing_stops_no_drain(here: Here) -> None:
     assert any("State=DRAIN" in line for line in here.asked())
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_something_in_the_place_of_the_lock_stops_no_health_check(here: Here, kind: str) -> None:
+    lock = here.folder / "run/health.lock"
+    lock.unlink(missing_ok=True)
+    if kind == "folder":
+        lock.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to("/dev/null")
+    here.smi(LOST)
+    here.health()
+    assert any("State=DRAIN" in line for line in here.asked())
+
+
 def test_the_drain_waits_for_the_second_run_and_is_done_once(here: Here) -> None:
     here.smi(LOST)
     here.below_slurmd(4)
