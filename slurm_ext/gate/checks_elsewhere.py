@@ -1,11 +1,12 @@
-"""What is found elsewhere than in the live gate, as rows for people: by the burn-in, and in captures alone. No hook imports this.
+"""What is found elsewhere than in the live gate, as rows for people: by the burn-in, by what the health
+check asks Slurm, and in captures alone. No hook imports this.
 
 A finding that stands in an event, a verdict or an answer of `fmslurm gate replay` must not be one that no list names.
 """
 
 from __future__ import annotations
 
-from slurm_ext.gate.probes import Check
+from slurm_ext.gate.probes import HEALTH, Check
 
 BURNIN, REPLAY = "burn-in", "replay"
 
@@ -50,6 +51,7 @@ ELSEWHERE: tuple[Check, ...] = (
     _of_run("gpu.clock-low", "a GPU below 90 % of the median clock under load (strict)", "warn"),
     _of_run("gpu.clocks-unread", "clocks that could not be sampled (strict)", "a note"),
     _of_run("gpu.throttled", "a GPU that heat or power holds back under load (strict)", "warn"),
+    Check("slurm.gres-differs", "Slurm hands out another number of GPUs than are here", "warn", (HEALTH,), "one scontrol a day"),
     _of_capture("slurm.", "Slurm's own view of a node or a job", "as the state says; a foreign drain is left alone"),
     _of_capture("ec2.", "EC2's scheduled events and status checks", "fail, warn, or unknown"),
     _of_capture("probe.", "a file that is cut, empty, or of no form that is known", "unknown"),
