@@ -31,7 +31,7 @@ class Known(NamedTuple):
         """Return in words what is not known since the share is not there, or nothing."""
         if self.records is not None and self.acks is not None:
             return ""
-        where = f"{share} does not answer" if share else "site.share is empty"
+        where = f"{share} does not answer, or a file there is refused" if share else "site.share is empty"
         return f"{where}: what is needed to come back and what was acknowledged is not known here"
 
 
