@@ -118,14 +118,16 @@ class Service:
         """Yield (key, answer or Refused) of each question as they come, several at once. Raise Refused where `stop` says so."""
         self.client()  # here and not in every thread
         over = threading.Event()
+        why: list[Refused] = []  # the refusal that stopped the others: theirs say nothing, and may be heard of first
 
         def one(question: Callable[[], Any]) -> Any:
             if over.is_set():
-                raise Refused("none", Said("", "not asked any more", False))
+                raise why[0] if why else Refused("none", Said("", "not asked any more", False))
             try:
                 return question()
             except Refused as refused:
                 if stop(refused.said):
+                    why.append(refused)
                     over.set()
                 raise
 

@@ -10,7 +10,8 @@ from fake_ec2 import FakeEc2, Order
 
 from slurm_ext.aws.bucket import TokenBucket
 from slurm_ext.aws.ec2_topology import BLOCK_PAUSES_S, instance_places
-from slurm_ext.aws.service import TRIES, Service
+from slurm_ext.aws.service import TRIES, Refused, Service
+from slurm_ext.aws.trouble import Said
 from slurm_ext.errors import LackingError
 
 Ask = Callable[..., Service]
@@ -263,3 +264,18 @@ def test_nobody_answers(fake: FakeEc2, clock: Clock) -> None:
     with pytest.raises(LackingError, match=r"127\.0\.0\.1") as caught:
         instance_places(ec2, ["i-1"])
     assert "endpoint" in caught.value.remedy
+
+
+def test_the_refusal_that_stopped_the_others_is_what_is_told(ask: Callable[..., Service]) -> None:
+    """Those that are not asked any more may be heard of before the one that says why."""
+    service = ask()
+
+    def refuse() -> None:
+        raise Refused("scan", Said("AccessDenied", "the reason", False))
+
+    for _ in range(100):
+        questions: dict[int, Callable[[], None]] = {
+            number: refuse if number == 0 else lambda: None for number in range(40)
+        }
+        with pytest.raises(Refused, match="the reason"):
+            list(service.ask_all(questions, stop=lambda _said: True))
