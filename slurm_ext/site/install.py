@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -17,7 +18,7 @@ from slurm_ext.site import apply, manifest
 from slurm_ext.site.apply import Change
 from slurm_ext.site.manifest import Manifest
 from slurm_ext.site.model import Conflict, Entry, Plan
-from slurm_ext.site.plan import EMPTY_FRAGMENT
+from slurm_ext.site.plan import EMPTY_FRAGMENT, PLACES
 from slurm_ext.slurm.protocol import Slurm
 
 #: slurmd takes a new configuration in after `scontrol reconfigure` has returned; a prolog that begins in between still
@@ -147,6 +148,11 @@ def uninstall(
     switches = [f"{snapshot.OFF_FOLDER}/{room}.json" for room in (ALL, *ROOMS)]
     for name in (snapshot.SNAPSHOT_FILE, snapshot.HEARTBEAT_FILE, *switches):
         _forget(os.path.join(settings.site.share, name) if settings.site.share else "")
+    if settings.site.share:
+        places = os.path.join(settings.site.share, PLACES)
+        with contextlib.suppress(OSError):
+            for name in [name for name in os.listdir(places) if name.endswith(".json")]:
+                _forget(os.path.join(places, name))
     if fragment is not None and fragment.made and not included:
         _forget(fragment.path)
     above = {entry.path for entry in known.entries.values() if f"{path}/".startswith(f"{entry.path}/")}
