@@ -83,7 +83,7 @@ def test_all_nodes_fail_at_once_with_a_job_each(site: Lab, controlled: bool) -> 
     for node in site.nodes:
         site.heal(node)
     for job in jobs.values():
-        site.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
+        site.run(["scontrol", "update", f"jobid={job}", "StartTime=now+4"])
     for job in jobs.values():
         finish(site, job, timeout_s=240)
 
