@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -102,6 +103,16 @@ def test_the_jobs_that_run_are_known_by_their_slurmstepd(site: Lab) -> None:
     until(lambda: job not in alive(), f"job {job} is over")
 
 
+def programs(group: Path) -> set[str]:
+    """Return the names of the programs in a control group and below it."""
+    found = set()
+    for listed in group.rglob("cgroup.procs"):
+        for pid in listed.read_text().split():
+            with contextlib.suppress(OSError):  # it has just ended
+                found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
+
+
 @pytest.mark.skipif(not os.path.exists("/sys/fs/cgroup/freezer/cgroup.procs"), reason="no cgroup v1 freezer here")
 def test_what_a_job_left_is_known_by_its_control_group(new_lab: type[Lab], short_dir: Path) -> None:
     """A slurmstepd that was killed leaves the job's processes in their control group, and nobody who ends them."""
@@ -124,6 +135,8 @@ def test_what_a_job_left_is_known_by_its_control_group(new_lab: type[Lab], short
         until(lambda: made.run(["squeue", "-h", "-o", "%T"]).stdout.strip() == "RUNNING", "the job runs")
         group = root / f"sys/fs/cgroup/freezer/slurm_{node}/uid_0/job_{job}/cgroup.procs"
         until(lambda: group.exists() and group.read_text().strip(), "its slurmstepd is in the job's group")
+        # A step that ends before its program has begun leaves nothing.
+        until(lambda: "sleep" in programs(group.parent), "its program runs")
         assert left("prolog", "0") == left("health", "") == []
         os.kill(int(group.read_text().split()[0]), signal.SIGKILL)
         until(lambda: left("prolog", "0"), "what it left is seen")
