@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from slurm_ext import shared
+from slurm_ext import node_files, shared
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
@@ -129,44 +129,14 @@ def from_data(data: object) -> Versions | None:
 
 def write(share: str, versions: Versions, *, timeout_s: float = shared.TIMEOUT_S) -> bool:
     """Write a node's record; say whether it is there."""
-    if not share or not shared.NODE_NAME.fullmatch(versions.node):
-        return False
-
-    def work() -> bool:
-        if not shared.is_share(share):
-            return False
-        write_atomic(os.path.join(share, FOLDER, f"{versions.node}.json"), json.dumps(to_data(versions)) + "\n")
-        return True
-
-    return shared.bounded(work, timeout_s) is True
+    return node_files.write(share, FOLDER, versions.node, to_data(versions), timeout_s=timeout_s)
 
 
 def read_all(share: str, *, timeout_s: float = 5 * shared.TIMEOUT_S) -> dict[str, Versions] | None:
     """Return the record of every node that has one; None where the share does not answer."""
-
-    def work() -> list[dict[str, Any]] | None:
-        if not shared.is_share(share):
-            return None
-        folder = os.path.join(share, FOLDER)
-        try:
-            names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
-        except FileNotFoundError:
-            return []
-        found = []
-        for name in names[:NODES_MAX]:
-            try:
-                record = from_data(json.loads(read_trusted(os.path.join(folder, name), max_bytes=RECORD_BYTES)))
-            except (OSError, ValueError, RecursionError, UntrustedFileError):
-                continue
-            if record is not None and name == f"{record.node}.json":
-                found.append(to_data(record))
-        return found
-
-    listed = shared.bounded(work, timeout_s) if share else None
-    if not isinstance(listed, list):
-        return None
-    records = (from_data(data) for data in listed)
-    return {record.node: record for record in records if record is not None}
+    return node_files.read_all(
+        share, FOLDER, from_data, to_data, most=NODES_MAX, max_bytes=RECORD_BYTES, timeout_s=timeout_s
+    )
 
 
 def cohorts(records: Mapping[str, Versions]) -> list[Cohort]:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from slurm_ext import shared
+from slurm_ext import node_files, shared
 from slurm_ext.config.model import Settings, at_node
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
@@ -152,42 +152,14 @@ def from_data(data: object) -> Place | None:
 
 def write(share: str, place: Place, *, timeout_s: float = shared.TIMEOUT_S) -> bool:
     """Write a node's record; say whether it is there."""
-
-    def work() -> bool:
-        if not shared.is_share(share):
-            return False
-        write_atomic(os.path.join(share, FOLDER, f"{place.node}.json"), json.dumps(to_data(place)) + "\n")
-        return True
-
-    return shared.bounded(work, timeout_s) is True
+    return node_files.write(share, FOLDER, place.node, to_data(place), timeout_s=timeout_s)
 
 
 def read_all(share: str, *, timeout_s: float = ALL_S) -> Mapping[str, Place] | None:
     """Return the record of every node that has one; None where the share does not answer, or there is none."""
-
-    def work() -> list[dict[str, Any]] | None:
-        if not shared.is_share(share):
-            return None
-        folder = os.path.join(share, FOLDER)
-        try:
-            names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
-        except FileNotFoundError:
-            return []
-        found = []
-        for name in names[:NODES_MAX]:
-            try:
-                record = from_data(json.loads(read_trusted(os.path.join(folder, name), max_bytes=RECORD_BYTES)))
-            except (OSError, ValueError, RecursionError, UntrustedFileError):
-                continue
-            if record is not None and name == f"{record.node}.json":
-                found.append(to_data(record))
-        return found
-
-    listed = shared.bounded(work, timeout_s) if share else None
-    if not isinstance(listed, list):
-        return None
-    records = (from_data(data) for data in listed)
-    return {record.node: record for record in records if record is not None}
+    return node_files.read_all(
+        share, FOLDER, from_data, to_data, most=NODES_MAX, max_bytes=RECORD_BYTES, timeout_s=timeout_s
+    )
 
 
 def _last(run_dir: str) -> dict[str, Any] | None:
