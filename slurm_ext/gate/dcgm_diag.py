@@ -88,16 +88,22 @@ class Diag(NamedTuple):
     version: str = ""
 
 
-def parse(text: str) -> Diag:
-    """Return what dcgmi said. Never raises: what has another form is an error in words."""
-    if len(text) > MAX_CHARS:
-        return Diag(error="the answer is too long to be read")
+def object_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that dcgmi printed, whatever stands before and behind it; None where there is none."""
     begin, end = text.find("{"), text.rfind("}")
     try:
         data = json.loads(text[begin : end + 1]) if 0 <= begin < end else None
     except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def parse(text: str) -> Diag:
+    """Return what dcgmi said. Never raises: what has another form is an error in words."""
+    if len(text) > MAX_CHARS:
+        return Diag(error="the answer is too long to be read")
+    data = object_in(text)
+    if data is None:
         return Diag(error=f"no JSON: {one_line(text, 160)}" if text.strip() else "it said nothing")
     root = next(
         (data[name] for name in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if isinstance(data.get(name), dict)), data

@@ -12,7 +12,6 @@ are theirs alone to judge: DCGM keeps each until its daemon is restarted, a user
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 from slurm_ext.gate import dcgm_diag
@@ -124,12 +123,8 @@ def parse(text: str) -> Report:
     """Return what dcgmi said. Never raises: what has another form is an error in words."""
     if len(text) > MAX_CHARS:
         return Report(error="the answer is too long to be read")
-    begin, end = text.find("{"), text.rfind("}")
-    try:
-        data = json.loads(text[begin : end + 1]) if 0 <= begin < end else None
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
+    data = dcgm_diag.object_in(text)
+    if data is None:
         if _OFF in text:
             return Report(is_off=True)
         if any(sentence in text for sentence in _ABSENT):
