@@ -87,14 +87,15 @@ def _by_step(proc: str, of_: _Stat) -> str:
         if pid < 2 or (above := _stat(proc, pid)) is None:
             return ""
         # Its real user: one that anybody may start as root says nothing.
-        if above.name == "slurmstepd" and _is_roots_own(proc, pid):
+        if above.name == "slurmstepd" and is_roots_own(proc, pid):
             job = _text(f"{proc}/{pid}/cmdline", 256).partition("[")[2].partition(".")[0]  # slurmstepd: [JOB.STEP]
             return job if job.isascii() and job.isdecimal() else ""
         pid = above.parent
     return ""
 
 
-def _is_roots_own(proc: str, pid: int) -> bool:
+def is_roots_own(proc: str, pid: int) -> bool:
+    """Return whether root started a process: by its real user, since one that anybody may start as root says nothing."""
     lines = _text(f"{proc}/{pid}/status", 8192).splitlines()
     words = next((line.split()[1:] for line in lines if line.startswith("Uid:")), [])
     return words[:1] == ["0"]

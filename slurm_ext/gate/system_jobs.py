@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from slurm_ext.gate import process_rules, read_small
+from slurm_ext.gate import process_owner, process_rules, read_small
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.gate.probes import EPILOG, HEALTH, Here
 from slurm_ext.gate.process_rules import Jobs, Process
@@ -103,15 +103,10 @@ def live(here: Here, found: Scan) -> frozenset[str] | None:
     if not found.whole:
         return None
     # Anybody may give a program this name and these words.
-    lines = (read_small.text(here.path(f"proc/{pid}/cmdline"), 256) or "" for pid in found.stepds if _roots(here, pid))
+    proc = here.path("proc")
+    real = (pid for pid in found.stepds if process_owner.is_roots_own(proc, pid))
+    lines = (read_small.text(f"{proc}/{pid}/cmdline", 256) or "" for pid in real)
     return frozenset(step[1] for line in lines if (step := _STEP.match(line)))
-
-
-def _roots(here: Here, pid: int) -> bool:
-    """Return whether root started a process: its real user, since a step's own effective one changes."""
-    status = read_small.text(here.path(f"proc/{pid}/status"), 8192) or ""
-    words = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
-    return words[:1] == ["0"]
 
 
 def jobs_of(here: Here, seen: Seen, alive: frozenset[str] | None) -> Jobs:

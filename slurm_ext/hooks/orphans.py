@@ -11,11 +11,13 @@ import os
 import signal
 import time
 
+from slurm_ext.gate import read_small
+
 #: prctl(2): whoever loses its parent below us becomes our child.
 _PR_SET_CHILD_SUBREAPER = 36
 
 #: In the command line of the burn-in's agent.
-AGENT = b"slurm_ext.burnin"
+AGENT = "slurm_ext.burnin"
 
 
 def adopt() -> bool:
@@ -54,27 +56,18 @@ def _children(parents: set[int]) -> set[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
-            if name.isdecimal() and _parent(name) in parents and AGENT not in _read(f"/proc/{name}/cmdline"):
+            if (
+                name.isdecimal()
+                and _parent(name) in parents
+                and AGENT not in (read_small.text(f"/proc/{name}/cmdline") or "")
+            ):
                 found.add(int(name))
     return found
 
 
 def _parent(pid: str) -> int:
-    words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    words = (read_small.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return int(words[1]) if len(words) > 1 else 0
-
-
-def _read(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def _collect(pids: set[int], give_up: float) -> None:
