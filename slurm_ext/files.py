@@ -81,13 +81,14 @@ def write_passing(path: str, content: str, *, mode: int = 0o644) -> None:
     os.replace(temporary, path)
 
 
-def write_atomic(path: str, content: str | bytes, *, mode: int = 0o644) -> None:
+def write_atomic(path: str, content: str | bytes, *, mode: int = 0o644, owner: tuple[int, int] = (-1, -1)) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one: temp, fsync, rename, fsync folder.
 
     Missing folders are made, mode 0755. The temporary file lies in the same folder and is made with O_EXCL, so a link
-    planted there is never followed. OSError is the caller's to handle; the temporary file does not stay.
+    planted there is never followed. `owner` (uid, gid) is given to it where it is not our own. OSError is the caller's to
+    handle; the temporary file does not stay.
     """
-    temporary = _write_temporary(path, content, mode)
+    temporary = _write_temporary(path, content, mode, owner)
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -110,13 +111,15 @@ def write_exclusive(path: str, content: str | bytes, *, mode: int = 0o644) -> bo
     return True
 
 
-def _write_temporary(path: str, content: str | bytes, mode: int) -> str:
+def _write_temporary(path: str, content: str | bytes, mode: int, owner: tuple[int, int] = (-1, -1)) -> str:
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, mode=0o755, exist_ok=True)
     temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            if owner != (-1, -1):
+                os.fchown(stream.fileno(), *owner)
             os.fchmod(stream.fileno(), mode)  # whatever the umask says
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
