@@ -113,7 +113,7 @@ MEANINGS: dict[str, str] = {
     "topology": "Whether and how often topology files may change.",
     "topology.apply": "never prints only; the others write the file and make Slurm take it in.",
     "topology.min_interval_min": "At least so long between two changes.",
-    "topology.max_switches": "A larger tree is refused.",
+    "topology.max_switches": "A larger tree merges or gives up its lowest tiers: slurmctld takes time by the cube of this.",
     "topology.gres": "report_only prints differences in gres.conf; write corrects it.",
     "topology.source": "Ask EC2, read source_file, take what the running Slurm has, or (auto) the first of file, EC2, Slurm that is"
     " there.",
