@@ -26,11 +26,16 @@ _ID = re.compile(r"\bi-[0-9a-f]{1,40}\b")
 
 
 class Places(NamedTuple):
-    """What EC2 told. `unknown`: id -> why its place is not known; `notes`: what else a person should hear."""
+    """What EC2 told. `unknown`: id -> why its place is not known; `notes`: what else a person should hear.
+
+    `unasked` are those of `unknown` of which EC2 said nothing at all, in a batch that failed or an answer that lacks them: they
+    may run where they ran before.
+    """
 
     instances: tuple[InstanceTopology, ...]
     unknown: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    unasked: frozenset[str] = frozenset()
 
 
 def instance_places(ec2: Service, instance_ids: Iterable[str]) -> Places:
@@ -42,18 +47,20 @@ def instance_places(ec2: Service, instance_ids: Iterable[str]) -> Places:
     if not wanted:
         return Places((), {})
     try:
-        found, unknown = _ask(ec2, wanted)
+        found, unknown, failed = _ask(ec2, wanted)
         found, notes = _with_blocks(ec2, found)
     except Refused as refused:
         raise explain(refused.said, CALL, PERMISSION) from refused
+    unasked = set(failed)
     for instance_id in wanted:
-        if instance_id not in found:
-            unknown.setdefault(instance_id, "EC2's answer lacks it")
+        if instance_id not in found and instance_id not in unknown:
+            unknown[instance_id] = "EC2's answer lacks it"
+            unasked.add(instance_id)
     for instance_id, instance in found.items():
         if not instance.network_nodes:
             unknown[instance_id] = _no_nodes(instance.instance_type)
     in_order = tuple(found[instance_id] for instance_id in wanted if instance_id in found)
-    return Places(in_order, unknown, (*notes, *_other_depths(found)))
+    return Places(in_order, unknown, (*notes, *_other_depths(found)), frozenset(unasked))
 
 
 def _no_nodes(kind: str) -> str:
@@ -76,11 +83,12 @@ def _other_depths(found: Mapping[str, InstanceTopology]) -> tuple[str, ...]:
     )
 
 
-def _ask(ec2: Service, wanted: list[str]) -> tuple[dict[str, InstanceTopology], dict[str, str]]:
-    """Return what is known by id, and why the rest is not. Raise Refused where every call failed, or all further would."""
+def _ask(ec2: Service, wanted: list[str]) -> tuple[dict[str, InstanceTopology], dict[str, str], list[str]]:
+    """Return what is known by id, why the rest is not, and of whom nothing was heard. Raise Refused where all calls failed."""
     found: dict[str, InstanceTopology] = {}
     unknown: dict[str, str] = {}
     failed: list[Refused] = []
+    unheard: list[str] = []
     questions: dict[int, Callable[[], object]] = {
         number: partial(_batch, ec2, batch) for number, batch in enumerate(batches(wanted, IDS_PER_CALL))
     }
@@ -88,6 +96,7 @@ def _ask(ec2: Service, wanted: list[str]) -> tuple[dict[str, InstanceTopology], 
     for number, answer in ec2.ask_all(questions):
         if isinstance(answer, Refused):
             failed.append(answer)
+            unheard += asked[number]
             unknown.update(dict.fromkeys(asked[number], f"EC2 gave no answer: {answer.said.code or answer.said.words}"))
             continue
         known, gone = answer
@@ -96,7 +105,7 @@ def _ask(ec2: Service, wanted: list[str]) -> tuple[dict[str, InstanceTopology], 
     if failed and not found:
         raise failed[0]
     mine = set(wanted)
-    return {key: instance for key, instance in found.items() if key in mine}, unknown
+    return {key: instance for key, instance in found.items() if key in mine}, unknown, unheard
 
 
 def _batch(ec2: Service, ids: list[str]) -> tuple[list[InstanceTopology], dict[str, str]]:
@@ -148,7 +157,7 @@ def _with_blocks(
             break
         ec2.sleep(pause_s)
         try:
-            again, _ = _ask(ec2, missing)
+            again, _, _ = _ask(ec2, missing)
         except Refused:
             break
         known.update((key, instance) for key, instance in again.items() if instance.capacity_block_id)

@@ -20,11 +20,16 @@ from slurm_ext.topology.sources import node_list
 
 
 class Nodes(NamedTuple):
-    """Which nodes there are: node -> instance id (empty: none), its type where known, and the notes."""
+    """Which nodes there are: node -> instance id (empty: none), its type where known, and the notes.
+
+    `unasked`: nodes with something behind them, and nobody knows which instance; `running`: those whose instance runs by EC2's list.
+    """
 
     ids: dict[str, str]
     types: Mapping[str, str]
     notes: list[str]
+    unasked: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
 
 
 def nodes_and_instances(settings: Settings, choice: Choice, reach: Reach, *, asks_ec2: bool) -> Nodes:
@@ -73,7 +78,8 @@ def nodes_and_instances(settings: Settings, choice: Choice, reach: Reach, *, ask
             f"the instance of none of {len(backed)} nodes is known, e.g. {backed[0]}: {why}",
             remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology.md for what maps them",
         )
-    return Nodes(mapped.ids, mapped.types, [*notes, *lines(mapped.stale), *lines(mapped.unmatched)])
+    said = [*notes, *lines(mapped.stale), *lines(mapped.unmatched)]
+    return Nodes(mapped.ids, mapped.types, said, frozenset(mapped.unasked), frozenset(mapped.running))
 
 
 def all_nodes(slurm: Slurm) -> list[Node]:

@@ -5,30 +5,38 @@ Nothing is asked that the chosen source does not need; what cannot be asked is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_ext.aws import pcluster
 from slurm_ext.aws.ec2 import InstanceTopology
 from slurm_ext.aws.ec2_reservations import reservation_places
 from slurm_ext.aws.ec2_topology import instance_places
-from slurm_ext.aws.topology_types import is_ultraserver
+from slurm_ext.aws.topology_types import is_ultraserver, layers
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, UsageError
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.topology import domains
 from slurm_ext.topology.backing import all_nodes, lines, nodes_and_instances, short
 from slurm_ext.topology.model import Placement
+from slurm_ext.topology.node_map import is_backed
 from slurm_ext.topology.reach import AUTO, EC2, FILE, RESERVED, Choice, Reach
 from slurm_ext.topology.sources import FromFile, before_launch, from_slurm, join, node_list, read_file
 
 
 class Discovered(NamedTuple):
-    """Every node once, in a few words where it comes from, and one line for each thing a person should hear."""
+    """Every node once, in a few words where it comes from, and one line for each thing a person should hear.
+
+    `unasked` are nodes that may run, and whose place could not be learned: their batch failed, EC2's answer lacks them, or nobody
+    knows their instance. What was known of their place may still be true. All others without a path do not run, or are of a
+    type without topology. `unheard` are nodes of UltraServers of which the same is true for their NVLink domain.
+    """
 
     placements: list[Placement]
     origin: str
     notes: list[str]
+    unasked: frozenset[str] = frozenset()
+    unheard: frozenset[str] = frozenset()
 
 
 def discover(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
@@ -60,8 +68,19 @@ def _from_ec2(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
         )
     # join says it of every instance without a place; the reasons are told together below.
     placements, _ = join(nodes.ids, places.instances)
-    notes = [*nodes.notes, *_unknown(nodes.ids, places.unknown), *places.notes]
-    return Discovered(_typed(placements, nodes.types), "EC2 DescribeInstanceTopology", notes)
+    placements = _typed(placements, nodes.types)
+    late = {
+        placement.node
+        for placement in placements
+        if not placement.path and placement.node in nodes.running and layers(placement.instance_type)
+    }
+    unknown = dict(places.unknown) | dict.fromkeys(
+        (nodes.ids[node] for node in late if nodes.ids[node] not in places.unasked),
+        "EC2 lists it as running, and gives no network nodes for it yet",
+    )
+    unasked = nodes.unasked | late | {node for node, one in nodes.ids.items() if one in places.unasked}
+    notes = [*nodes.notes, *_unknown(nodes.ids, unknown), *places.notes]
+    return Discovered(placements, "EC2 DescribeInstanceTopology", notes, unasked)
 
 
 def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
@@ -82,9 +101,10 @@ def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
     instances: list[InstanceTopology] = found
     nodes = nodes_and_instances(settings, choice, reach, asks_ec2=False)
     placements, odd = join(nodes.ids, instances)
-    return Discovered(
-        _typed(placements, nodes.types), f"the recorded EC2 answer {choice.source_file}", [*nodes.notes, *odd]
-    )
+    told = {instance.instance_id for instance in instances}
+    unasked = nodes.unasked | {node for node, one in nodes.ids.items() if one and one not in told}
+    origin = f"the recorded EC2 answer {choice.source_file}"
+    return Discovered(_typed(placements, nodes.types), origin, [*nodes.notes, *odd], unasked)
 
 
 def _from_slurm(reach: Reach) -> Discovered:
@@ -96,9 +116,12 @@ def _from_slurm(reach: Reach) -> Discovered:
             remedy="Set topology.source to ec2 or file, or give slurmctld a topology first",
         )
     placements = from_slurm(paths, slurm.config().get("TopologyPlugin", ""))
-    missing = [node.name for node in all_nodes(slurm) if node.name not in paths]
+    absent = [node for node in all_nodes(slurm) if node.name not in paths]
+    missing = [node.name for node in absent]
     notes = [f"Slurm's own topology does not have {short(missing)}"] if missing else []
-    return Discovered([*placements, *(Placement(node) for node in missing)], "the running Slurm's own topology", notes)
+    everybody = [*placements, *(Placement(node) for node in missing)]
+    unasked = frozenset(node.name for node in absent if is_backed(node))
+    return Discovered(everybody, "the running Slurm's own topology", notes, unasked)
 
 
 def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reach) -> Discovered:
@@ -107,6 +130,7 @@ def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reac
     if choice.reservations:
         placements, more = _reserved(placements, choice, reach)
         notes += more
+    silent = False
     if settings.site.share and any(is_ultraserver(placement.instance_type) for placement in placements):
         told = reach.places()
         if told is None:
@@ -119,7 +143,19 @@ def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reac
             and (not placement.instance_id or place.instance_id == placement.instance_id)
         }
         placements = domains.with_cliques(placements, cliques)
-    return found._replace(placements=placements, notes=[*notes, *domains.contradictions(placements)])
+        silent = told is None
+    unheard = frozenset(one.node for one in placements if _domain_is_missing(one, found.unasked, silent))
+    return found._replace(placements=placements, notes=[*notes, *domains.contradictions(placements)], unheard=unheard)
+
+
+def _domain_is_missing(placement: Placement, unasked: Collection[str], silent: bool) -> bool:
+    """Say whether a node may be in an NVLink domain of which nothing was heard: a silent share, a failed or a late answer."""
+    if placement.clique or placement.ultraserver_id:
+        return False
+    if placement.node in unasked:
+        return not placement.instance_type or is_ultraserver(placement.instance_type)
+    late = bool(placement.path) and not placement.capacity_block_id
+    return is_ultraserver(placement.instance_type) and bool(placement.instance_id) and (silent or late)
 
 
 def _reserved(placements: list[Placement], choice: Choice, reach: Reach) -> tuple[list[Placement], list[str]]:

@@ -44,12 +44,16 @@ class NodeMap(NamedTuple):
     """`ids` has every node, with an empty id where no instance is behind it or nobody knows which.
 
     `stale`: node -> what was not used and why; `unmatched`: node with something behind it -> why its instance is not known.
+    `unasked` are those of `unmatched` that may well run: only of the others EC2 says that nothing is behind them.
+    `running`: nodes whose instance runs, as EC2's own list says.
     """
 
     ids: dict[str, str]
     stale: dict[str, str]
     unmatched: dict[str, str]
     types: dict[str, str]
+    unasked: set[str]
+    running: set[str]
 
     @property
     def notes(self) -> list[str]:
@@ -75,7 +79,7 @@ def addresses_to_ask(nodes: Iterable[Node]) -> list[str]:
 def map_nodes(evidence: Evidence) -> NodeMap:
     """Return the instance behind each node, by the best evidence that nothing contradicts."""
     known = _Known(evidence)
-    found = NodeMap({}, {}, {}, {})
+    found = NodeMap({}, {}, {}, {}, set(), set())
     for node in evidence.nodes:
         found.ids[node.name] = ""
         if is_backed(node):
@@ -130,13 +134,17 @@ def _one(node: Node, evidence: Evidence, known: _Known, found: NodeMap) -> None:
             found.unmatched[node.name] = (
                 f"its address {node.address} belongs to {several}: an address alone decides nothing"
             )
+            found.unasked.add(node.name)
         elif known.asked and node.address:
             found.unmatched[node.name] = f"no instance that is alive has its address {node.address}"
         else:
             found.unmatched[node.name] = "nobody says which instance is behind it"
+            found.unasked.add(node.name)
     if complaints:
         found.stale[node.name] = "; ".join(complaints)
     if chosen_id := found.ids[node.name]:
+        if chosen_id in known.by_id and known.by_id[chosen_id].state == "running":
+            found.running.add(node.name)
         told = evidence.told.get(node.name)
         kind = known.by_id[chosen_id].instance_type if chosen_id in known.by_id else node.instance_type
         if not kind and told is not None and told.instance_id == chosen_id:
@@ -184,6 +192,8 @@ def _each_once(found: NodeMap) -> None:
             for node in nodes:
                 found.ids[node] = ""
                 found.types.pop(node, None)
+                found.running.discard(node)
+                found.unasked.add(node)
                 others = ", ".join(one for one in nodes if one != node)
                 found.unmatched[node] = f"{instance_id} is said to be behind {others} as well"
 

@@ -49,6 +49,7 @@ class FakeEc2:
         self.page_size = 0
         self.blocks_after = 0  # CapacityBlockId is told from this call of DescribeInstanceTopology on
         self.names_gone = True
+        self.silent_on: set[str] = set()  # DescribeInstanceTopology leaves them out, and says nothing of it
         self.under_way = self.most_under_way = 0
         self.hung = threading.Event()
 
@@ -103,7 +104,7 @@ class FakeEc2:
             return error(400, "InvalidInstanceID.NotFound", f"The instance IDs {named} not exist")
         rows, token = self._page(ids or sorted(self.instances), form)
         items = []
-        for instance_id in rows:
+        for instance_id in [one for one in rows if one not in self.silent_on]:
             told = self.instances[instance_id]
             running = told["state"] == "running"
             items.append(

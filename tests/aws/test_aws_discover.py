@@ -297,3 +297,96 @@ def test_cliques_come_from_the_nodes_of_these_instances_alone(
 def test_a_tag_that_is_none_is_refused(look: Callable[..., Discovered]) -> None:
     with pytest.raises(UsageError, match="KEY=VALUE"):
         look([cloud(1, "10.0.0.1")], instance_tag="cluster")
+
+
+def listed(tmp_path: Path, **ids: str) -> Choice:
+    rows = "".join(f"{node},{instance_id}\n" for node, instance_id in ids.items())
+    (tmp_path / "nodes.csv").write_text(f"node,instance_id\n{rows}")
+    return Choice(nodes_file=str(tmp_path / "nodes.csv"))
+
+
+def test_nodes_that_could_not_be_asked_are_told_from_those_that_do_not_run(
+    fake: FakeEc2, look: Callable[..., Discovered], tmp_path: Path
+) -> None:
+    ids = {f"n{number}": f"i-{number:08x}" for number in range(1, 251)}
+    for instance_id in ids.values():
+        fake.launch(instance_id, "a", "b", "c")
+    fake.instances[ids["n1"]]["state"] = "stopped"
+    fake.instances[ids["n2"]] |= {"type": "c5.large", "nodes": ()}
+    fake.end(ids["n3"])
+    fake.faults = lambda _action, _number, form: "broken-inside" if ids["n150"] in form.values() else None
+    found = look([], listed(tmp_path, **ids, n251=""))
+    assert {one.node for one in found.placements if not one.path} - found.unasked == {"n1", "n2", "n3", "n251"}
+    assert found.unasked == {f"n{number}" for number in range(101, 201)}
+    fake.faults = lambda _action, _number, _form: None
+    assert look([], listed(tmp_path, **ids)).unasked == frozenset()
+
+
+def test_a_node_that_ec2s_answer_lacks_was_not_answered_for(
+    fake: FakeEc2, look: Callable[..., Discovered], tmp_path: Path
+) -> None:
+    fake.launch("i-00000001", "a", "b", "c")
+    fake.launch("i-00000002", "a", "b", "c")
+    fake.silent_on = {"i-00000002"}
+    found = look([], listed(tmp_path, n1="i-00000001", n2="i-00000002"))
+    assert found.unasked == {"n2"}
+    assert "EC2's answer lacks it" in found.notes[0]
+
+
+def test_an_instance_that_runs_by_one_call_and_has_no_place_by_the_other_may_get_one(
+    fake: FakeEc2, table: FakeDynamoDb, look: Callable[..., Discovered]
+) -> None:
+    for number, kind in ((1, "p5.48xlarge"), (2, "p5.48xlarge"), (3, "c5.large")):
+        fake.launch(f"i-0000000{number}", *("abc" if number == 1 else ()), type=kind, address=f"10.0.0.{number}")
+    found = look([cloud(number, f"10.0.0.{number}") for number in (1, 2, 3)])
+    assert found.unasked == {"gpu-st-p5-2"}
+    assert "gpu-st-p5-2: EC2 lists it as running, and gives no network nodes for it yet" in found.notes
+
+
+def test_nodes_whose_instance_nobody_knows_may_run_where_they_ran(
+    fake: FakeEc2, table: FakeDynamoDb, look: Callable[..., Discovered]
+) -> None:
+    fake.launch("i-00000001", "a", "b", "c", address="10.0.0.1")
+    fake.launch("i-00000002", "a", "b", "c", address="10.0.0.2")
+    fake.launch("i-00000003", "a", "b", "c", address="10.0.0.2", vpc="vpc-2")
+    table.tables["t"] = [
+        {"Id": "gpu-st-p5-1", "InstanceId": "i-00000001"},
+        {"Id": "gpu-st-p5-5", "InstanceId": "i-00000005"},
+        {"Id": "gpu-st-p5-6", "InstanceId": "i-00000005"},
+    ]
+    nodes = [cloud(number, f"10.0.0.{number}") for number in (1, 2, 3)]
+    # Two instances have the address of 2, none has that of 3, and 4 is powered down.
+    found = look([*nodes, cloud(4)], node_table="t")
+    assert found.unasked == {"gpu-st-p5-2"}
+    fake.faults = lambda action, _number, _form: "throttle" if action == "DescribeInstances" else None
+    fake.launch("i-00000005", "a", "b", "c", address="10.0.0.5")
+    found = look([*nodes, cloud(4), cloud(5, "10.0.0.5"), cloud(6, "10.0.0.6")], node_table="t")
+    assert found.unasked == {f"gpu-st-p5-{number}" for number in (2, 3, 5, 6)}
+    assert [one.node for one in found.placements if one.path] == ["gpu-st-p5-1"]
+
+
+def test_a_recording_and_a_running_slurm_say_whom_they_do_not_have(
+    look: Callable[..., Discovered], tmp_path: Path
+) -> None:
+    (tmp_path / "answer.json").write_text(
+        '{"Instances": [{"InstanceId": "i-1", "NetworkNodes": ["a"]}, {"InstanceId": "i-2"}]}'
+    )
+    named = listed(tmp_path, n1="i-1", n2="i-2", n3="i-3", n4="")
+    assert look([], named._replace(source="file", source_file=str(tmp_path / "answer.json"))).unasked == {"n3"}
+    (tmp_path / "places.csv").write_text("node,path\nn1,a\n")
+    assert look([], named._replace(source="file", source_file=str(tmp_path / "places.csv"))).unasked == frozenset()
+    found = look([Node("n1"), Node("n2"), cloud(3), cloud(4, "10.0.0.4")], Choice("cluster"), paths={"n1": ("leaf",)})
+    assert found.unasked == {"n2", "gpu-st-p5-4"}
+
+
+def test_domains_that_could_not_be_heard_of_are_told_from_nodes_that_have_none(
+    fake: FakeEc2, look: Callable[..., Discovered], tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        fake.launch(f"i-0000000{number}", "a", "b", "c", type=GB, block="cb-1" if number < 3 else "")
+    fake.launch("i-00000004", "a", "b", "d")
+    choice = listed(tmp_path, n1="i-00000001", n2="i-00000002", n3="i-00000003", n4="i-00000004", n5="")
+    places = {"n1": Place("n1", "i-00000001", GB, clique="12345678-1234-1234-1234-123456789abc.1")}
+    assert look([], choice, places=places).unheard == {"n3"}
+    assert look([], choice, places=None).unheard == {"n1", "n2", "n3"}
+    assert look([], choice, places=None).unasked == frozenset()
