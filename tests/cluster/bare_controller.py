@@ -25,11 +25,15 @@ def free_port() -> int:
 
 
 class BareController:
-    """One folder with a munged of its own; `starts` and `running` begin with fresh state each time."""
+    """One folder with a munged of its own; `starts` and `running` begin with fresh state each time.
 
-    def __init__(self, folder: Path) -> None:
+    `wait_s` is how long anything may take: a bench with thousands of switches needs more than a test.
+    """
+
+    def __init__(self, folder: Path, wait_s: float = WAIT_S) -> None:
         folder.chmod(0o755)  # munged wants its socket where all may reach it
         self.folder = folder
+        self.wait_s = wait_s
         self.munge = folder / "munge.socket"
         self._munged: subprocess.Popen[bytes] | None = None
 
@@ -96,7 +100,7 @@ class BareController:
             # Some files make it abort, and its core shall not lie in the checkout.
             process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env=self.env(), cwd=self.folder)
         try:
-            yield _until(lambda: log.exists() and _READY in log.read_text(errors="replace"), process)
+            yield _until(lambda: log.exists() and _READY in log.read_text(errors="replace"), process, self.wait_s)
         finally:
             _stop(process)
 
@@ -110,7 +114,7 @@ class BareController:
 
     def ask(self, *argv: str) -> str:
         """Return what a command of Slurm's prints."""
-        done = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=WAIT_S, check=False)
+        done = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=self.wait_s, check=False)
         assert done.returncode == 0, (argv, done.stdout, done.stderr, self.said())
         return done.stdout
 
@@ -119,14 +123,14 @@ class BareController:
         return parse.topology(self.ask("scontrol", "--oneliner", "show", "topology", *name))
 
 
-def _until(condition, process: subprocess.Popen[bytes]) -> bool:
+def _until(condition, process: subprocess.Popen[bytes], wait_s: float = WAIT_S) -> bool:
     """Wait until a condition holds; False where the process ends first."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + wait_s
     while not condition():
         if process.poll() is not None:
             return bool(condition())
         if time.monotonic() > deadline:
-            raise AssertionError(f"{process.args} neither came up nor ended within {WAIT_S:.0f} s")
+            raise AssertionError(f"{process.args} neither came up nor ended within {wait_s:.0f} s")
         time.sleep(0.01)
     return True
 
