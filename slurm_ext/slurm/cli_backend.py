@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from slurm_ext.command import CLEAN_PATH, Result, clean_env, run
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import SlurmError
-from slurm_ext.slurm import TIMEOUT_S, parse
+from slurm_ext.slurm import TIMEOUT_S, parse, parse_topology
 from slurm_ext.slurm.hostlist import fold, is_node_name
-from slurm_ext.slurm.model import Job, Node, Partition, Version
+from slurm_ext.slurm.model import Job, Node, Partition, TopologyUnit, Version
 from slurm_ext.slurm.versions import parse_version
 
 #: Where Slurm lies on images that put it outside the usual folders (ParallelCluster).
@@ -172,10 +172,17 @@ class CliBackend:
 
     def topology(self) -> Mapping[str, tuple[str, ...]]:
         """Return node -> switch (or block) names, top first; empty where the cluster has no topology."""
-        answer = self._run("scontrol", "--oneliner", "show", "topology")
+        return parse.topology(self._topology())
+
+    def topology_units(self, name: str = "") -> list[TopologyUnit]:
+        """Return switches or blocks in Slurm's order, of the topology of a name; none where the cluster has no topology."""
+        return parse_topology.units(self._topology(*([name] if name else [])))
+
+    def _topology(self, *name: str) -> str:
+        answer = self._run("scontrol", "--oneliner", "show", "topology", *name)
         if not answer.ok and not answer.timed_out and "No topology information" in answer.stdout + answer.stderr:
-            return {}
-        return parse.topology(self._output(answer))
+            return ""
+        return self._output(answer)
 
     def _run(self, program: str, *arguments: str) -> Result:
         path = os.path.join(self._folder, program) if self._folder else program

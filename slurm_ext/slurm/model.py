@@ -61,6 +61,7 @@ class Node(NamedTuple):
     slurmd_start_time: int = 0
     instance_id: str = ""  # as slurmd or an operator told it (23.11 and later); empty where nobody did
     instance_type: str = ""
+    weight: int = 1  # Slurm prefers low ones, before it looks at the topology
 
     @property
     def drained(self) -> bool:
@@ -78,6 +79,24 @@ class Partition(NamedTuple):
     name: str
     max_time_min: int = -1
     nodes: str = ""
+    default: bool = False
+    max_nodes: int = -1  # -1: no limit for a job
+    topology: str = ""  # the topology it names (25.05 and later); empty: the cluster's default
+
+
+class TopologyUnit(NamedTuple):
+    """One line of `scontrol show topology`, in Slurm's own order, which decides between equals.
+
+    `kind` is switch, block, blocks (a sum of neighbours) or other (a ring, a torus). `level` counts switches up from the
+    leaf, `size` is a block's planning size in nodes (0 before 24.11).
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    level: int = 0
+    size: int = 0
 
 
 class Version(NamedTuple):

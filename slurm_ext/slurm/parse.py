@@ -271,6 +271,7 @@ def _node(line: str) -> Node:
         # Behind free text of operators: only what looks like EC2's counts.
         instance_id=instance if _INSTANCE.fullmatch(instance := raw.get("InstanceId", "")) else "",
         instance_type=kind if _INSTANCE_TYPE.fullmatch(kind := raw.get("InstanceType", "")) else "",
+        weight=integer(raw.get("Weight", ""), 1),
     )
 
 
@@ -324,7 +325,16 @@ def partitions(text: str) -> list[Partition]:
     for line in text.splitlines():
         raw = {match.group(1): match.group(2) for match in re.finditer(r"(\w+)=(\S*)", line)}
         if name := raw.get("PartitionName"):
-            found.append(Partition(name, minutes(raw.get("MaxTime", "")), something(raw.get("Nodes", ""))))
+            found.append(
+                Partition(
+                    name,
+                    minutes(raw.get("MaxTime", "")),
+                    something(raw.get("Nodes", "")),
+                    raw.get("Default") == "YES",
+                    integer(raw.get("MaxNodes", ""), -1),
+                    something(raw.get("Topology", "")),
+                )
+            )
     return found
 
 

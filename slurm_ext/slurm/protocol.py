@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from slurm_ext.slurm.model import Job, Node, Partition, Version
+from slurm_ext.slurm.model import Job, Node, Partition, TopologyUnit, Version
 
 
 class Slurm(Protocol):
@@ -67,3 +67,6 @@ class Slurm(Protocol):
 
     def topology(self) -> Mapping[str, tuple[str, ...]]:
         """Return each node's path of switch (or block) names, top first, as Slurm itself reports it."""
+
+    def topology_units(self, name: str = "") -> list[TopologyUnit]:
+        """Return switches or blocks as Slurm reports them, in its order, of the topology of a name (25.05 and later)."""

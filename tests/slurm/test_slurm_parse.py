@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_ext.slurm import parse
+from slurm_ext.slurm import parse, parse_topology
 from slurm_ext.slurm.model import Job
 from slurm_ext.slurm.versions import has, is_supported, parse_version, restart_pause_s
 
@@ -283,4 +283,38 @@ def test_partitions():
         "PartitionName=short AllowGroups=ALL MaxTime=1-02:03:00 Nodes=n0\n"
         "no partition at all\n"
     )
-    assert [tuple(each) for each in parse.partitions(text)] == [("gpu", -1, "n[0-3]"), ("short", 1563, "n0")]
+    assert [tuple(each)[:3] for each in parse.partitions(text)] == [("gpu", -1, "n[0-3]"), ("short", 1563, "n0")]
+
+
+def test_partitions_say_the_default_the_largest_job_and_the_topology():
+    text = (
+        "PartitionName=gpu Default=YES MaxNodes=16 MaxTime=UNLIMITED Nodes=n[0-3] State=UP Topology=nvl\n"
+        "PartitionName=cpu Default=NO MaxNodes=UNLIMITED Nodes=c[0-3]\n"
+    )
+    assert [each[3:] for each in parse.partitions(text)] == [(True, 16, "nvl"), (False, -1, "")]
+
+
+def test_a_nodes_weight():
+    with_weight, without = parse.nodes("NodeName=n1 State=IDLE Weight=1000\nNodeName=n2 State=IDLE\n")
+    assert (with_weight.weight, without.weight) == (1000, 1)
+
+
+def test_topology_units_keep_their_order_and_sizes():
+    text = (
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=l[0-1]\n"
+        "SwitchName=l1 Level=0 LinkSpeed=1 Nodes=n[2-3] \n"
+        "SwitchName=bad Level=0 Nodes=n[[ \n"
+        "nothing of ours\n"
+    )
+    assert [tuple(unit) for unit in parse_topology.units(text)] == [
+        ("top", "switch", ("n0", "n1", "n2", "n3"), ("l0", "l1"), 1, 0),
+        ("l1", "switch", ("n2", "n3"), (), 0, 0),
+        ("bad", "switch", (), (), 0, 0),
+    ]
+    text = (
+        "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 BlockSize=2\n"
+        "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[0-1] BlockSize=4\nRingName=r Nodes=n[0-1]\n"
+    )
+    told = [(unit.name, unit.kind, len(unit.nodes), unit.size) for unit in parse_topology.units(text)]
+    assert told == [("b1", "block", 2, 2), ("b2", "block", 0, 2), ("b[1-2]", "blocks", 2, 4), ("r", "other", 2, 0)]
+    assert parse_topology.units("") == []
