@@ -41,6 +41,11 @@ def run(bench: str, parts: Iterable[str], promises: Sequence[Promise], *, full: 
         measured: Mapping[str, float] = importlib.import_module(f"{bench}_{part}").figures(full)
         print(f"({part}: {time.monotonic() - started:.0f} s)\n", flush=True)
         found |= measured
+    show(bench, found, promises)
+
+
+def show(bench: str, found: Mapping[str, float], promises: Sequence[Promise]) -> None:
+    """Print figures beside what was promised of them; the last line is one JSON object."""
     print(f"{'figure':30} {'measured':>12}   promised, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for promise in promises:
         _print(promise, found.get(promise.figure))
