@@ -1,0 +1,33 @@
+"""What a topology of so many switches costs slurmctld at a start and a reconfigure, beside what was promised; the last line is JSON.
+
+`--full` repeats more and goes up to 2,000 switches; `--only switches` is all there is. For the Slurm that is installed here; on
+other machines' Slurm: `.ci/matrix --run bench/reconfigure --full`. Needs root. Exit 0 whatever was measured: times are of the
+processor, so that what else a machine does counts little. Predicted is what fmslurm tells people (topology/budget_cost.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from promises import Promise, main
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A suite of .ci/matrix has our packages, and not us.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cluster")]
+
+PARTS = ("switches",)
+
+PROMISES = (
+    Promise("reconfigure_s_1000", None, unit="s"),
+    Promise("start_s_1000", None, unit="s"),
+    Promise("peak_mb_1000", None, unit="MB"),
+    Promise("ns_per_switch_cubed", None, unit="ns"),
+    # Of the same machine at another hour, or another machine of its kind.
+    Promise("predicted_over_measured_least", 0.5, at_least=True),
+    Promise("predicted_over_measured_most", 2.0),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main("reconfigure", __doc__, PARTS, PROMISES, more="repeat more, and up to 2,000 switches"))

@@ -1,0 +1,27 @@
+"""What a tree of so many switches costs slurmctld, pure: the formula, and what was measured to check it.
+
+topology/tree keeps the distance of each switch to each, and fills the table by three loops over all switches, one inside the
+other (switch_record.c; topology_tree.c before 24.05): at each start, each reconfigure, and each time that a switch is added
+live. So the time grows with the cube of the number, whatever the shape of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Feature release -> nanoseconds for each switch cubed, `bench/reconfigure --full` on one virtual core of an Intel Xeon.
+#: A machine that is busy, or another one, takes up to twice as long, or half.
+NS_PER_SWITCH_CUBED: Mapping[tuple[int, int], float] = {(22, 5): 1.5, (24, 11): 1.5, (26, 5): 1.5}
+
+
+def predict(switches: int, version: tuple[int, int] | None = None) -> float:
+    """Return the processor's seconds that slurmctld of a feature release spends on a tree of so many switches.
+
+    A release that was not measured is taken for the next older one that was, None for the slowest.
+    """
+    if version is None:
+        factor = max(NS_PER_SWITCH_CUBED.values())
+    else:
+        measured = [since for since in NS_PER_SWITCH_CUBED if since <= version] or [min(NS_PER_SWITCH_CUBED)]
+        factor = NS_PER_SWITCH_CUBED[max(measured)]
+    return factor * 1e-9 * switches**3
