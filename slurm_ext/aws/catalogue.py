@@ -4,9 +4,14 @@ Standard library only: the gate compares a node with its row. A figure of 0 mean
 nothing is compared with it. `efa_devices` is the most the type can have: a launch template may attach fewer.
 `fmslurm gres check --ec2` holds the rows against DescribeInstanceTypes. How many network nodes EC2 tells of a type, and how
 many instances an UltraServer has, is in topology_types.py; EFA names are in efa_types.py.
+
+Types that are newer than this release come from `fmslurm gres refresh` (site_types.py): whoever runs with a site's settings sets
+`source`, and a type that no row here has is looked up there. A row of ours always wins.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from slurm_ext.typed import NamedTuple
 
@@ -28,7 +33,7 @@ class InstanceType(NamedTuple):
     efa_devices: int
     nvme_count: int
     nvme_gb: int
-    nvlink_domain_gpus: int  # GPUs that one NVLink domain may span, over instances in an UltraServer
+    nvlink_domain_gpus: int  # GPUs that one NVLink domain may span, over instances in an UltraServer; 0: not known
     arch: str
     checked_on: str
     source: str
@@ -38,7 +43,7 @@ class InstanceType(NamedTuple):
     split_source: str = ""
 
 
-_CAPTURE = "hwloc capture of the type in aws/aws-ofi-nccl tests/unit/fixtures/topology (a090e25), read 2026-11-30"
+_CAPTURE = "hwloc capture of the type in aws/aws-ofi-nccl tests/unit/fixtures/topology (fc901d9), read 2026-11-30"
 
 #: Sockets and cores are the processors' own shape (`lscpu`), which Slurm's node line repeats.
 CATALOGUE: dict[str, InstanceType] = {
@@ -74,7 +79,7 @@ CATALOGUE: dict[str, InstanceType] = {
             _EC2,
             network_cards=32,
             gpus_by_socket=(4, 4),
-            split_source="SageMaker HyperPod developer guide, topology: two buses, each a CPU and four GPUs",
+            split_source="SageMaker HyperPod developer guide, topology: two buses, each a CPU and four GPUs; their order as on p4d",
         ),
         InstanceType(
             "p5e.48xlarge",
@@ -111,14 +116,45 @@ CATALOGUE: dict[str, InstanceType] = {
             *(144, 983_040, 2, 72, 1, 4, "gb200", 0, 16, 0, 0, 72, "aarch64", "2026-08-22"),
             "aws/aws-parallelcluster#6930 and NVIDIA/aicr#1256; disk count and GPU memory have no public source",
             network_cards=17,
+            gpus_by_socket=(2, 2),
+            split_source=_CAPTURE,
         ),
     )
 }
 
 
+def _nothing() -> Mapping[str, InstanceType]:
+    return {}
+
+
+#: Returns the rows that the site fetched from EC2; called at most once, when a type is looked up that has no row here.
+source: Callable[[], Mapping[str, InstanceType]] = _nothing
+
+_asked: tuple[Callable[[], Mapping[str, InstanceType]], Mapping[str, InstanceType]] = (_nothing, {})
+
+#: EC2's names of types for training begin so: what the gate and the burn-in treat as a node that trains.
+TRAINING = "p"
+
+
 def find(name: str) -> InstanceType | None:
-    """Return the row of an instance type, or None where the catalogue has none."""
-    return CATALOGUE.get(name)
+    """Return the row of an instance type for training, ours or the site's, or None where there is none."""
+    row = CATALOGUE.get(name)
+    return row if row is not None or not name.startswith(TRAINING) else _of_site(name)
+
+
+def with_gpus(name: str) -> InstanceType | None:
+    """Return the row of any instance type with NVIDIA GPUs, ours or the site's, or None where there is none."""
+    row = CATALOGUE.get(name)
+    return row if row is not None else _of_site(name)
+
+
+def _of_site(name: str) -> InstanceType | None:
+    global _asked
+    if not name:
+        return None
+    if _asked[0] is not source:
+        _asked = (source, source())
+    return _asked[1].get(name)
 
 
 class HostShape(NamedTuple):
@@ -182,24 +218,25 @@ _HOSTS: dict[str, tuple[int, int, int, int, int]] = {
 
 def host(name: str) -> HostShape | None:
     """Return the processors, memory and local disks of an instance type, or None where no table has it."""
-    row = CATALOGUE.get(name)
+    row = find(name)
     if row is not None:
-        disks = row.nvme_count or None  # in a row above, 0 is a figure that no source gives
-        return HostShape(row.vcpus, row.threads_per_core, row.memory_mib, disks, row.nvme_gb, row.sockets)
+        # In a row, 0 is a figure that no source gives.
+        disks, sockets = row.nvme_count or None, row.sockets or None
+        return HostShape(row.vcpus, row.threads_per_core, row.memory_mib, disks, row.nvme_gb, sockets)
     return HostShape(*_HOSTS[name]) if name in _HOSTS else None
 
 
 def has_nvswitch(name: str) -> bool | None:
     """Return whether NVSwitches inside one instance join its GPUs, None where the type is not known."""
-    row = CATALOGUE.get(name)
+    row = find(name)
     if row is not None:
-        return row.gpus >= 8 and row.nvlink_domain_gpus == row.gpus
+        return row.gpus >= 8 and row.nvlink_domain_gpus == row.gpus if row.nvlink_domain_gpus else None
     return False if name in _HOSTS else None
 
 
 def has_shared_nvlink(name: str) -> bool | None:
     """Return whether one NVLink domain spans several instances, None where the type is not known."""
-    row = CATALOGUE.get(name)
+    row = find(name)
     if row is not None:
-        return row.nvlink_domain_gpus > row.gpus
+        return row.nvlink_domain_gpus > row.gpus if row.nvlink_domain_gpus else None
     return False if name in _HOSTS else None

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext.aws import efa_types, gpu_types
-from slurm_ext.aws.catalogue import CATALOGUE, InstanceType, host
+from slurm_ext.aws.catalogue import CATALOGUE, TRAINING, InstanceType, host
 from slurm_ext.aws.service import Refused, Service
 from slurm_ext.aws.trouble import explain
 
 CALL, PERMISSION = "EC2 DescribeInstanceTypes", "ec2:DescribeInstanceTypes"
 
-#: Families that our tables have rows of, and how many types a page brings. A training type begins with p.
-PATTERNS, TRAINING, PAGE = ("p*", "g*", "hpc*", "trn*"), "p", 100
+#: Families that our tables have rows of, and how many types a page brings.
+PATTERNS, PAGE = ("p*", "g*", "hpc*", "trn*"), 100
 
 
 class Told(NamedTuple):
@@ -80,6 +80,33 @@ def compare(told: Iterable[Told], rows: Mapping[str, InstanceType] = CATALOGUE) 
                 where = found.different if ours else found.filled_in
                 where.append(Difference(name, figure, str(ours), str(theirs)))
     return found
+
+
+def rows_of(told: Iterable[Told], checked_on: str) -> list[InstanceType]:
+    """Return rows of the types with NVIDIA GPUs that the catalogue lacks, as far as EC2 tells them: neither sockets nor NVLink. Pure."""
+    return [
+        InstanceType(
+            one.name,
+            one.vcpus,
+            one.memory_mib,
+            0,
+            0,
+            one.threads_per_core or 1,
+            one.gpus,
+            one.gpu_type,
+            one.gpu_memory_mib,
+            one.efa_devices,
+            one.nvme_count,
+            one.nvme_gb,
+            0,
+            one.arch,
+            checked_on,
+            CALL,
+            one.network_cards,
+        )
+        for one in sorted(told)
+        if one.gpus and one.name not in CATALOGUE
+    ]
 
 
 def _figures(row: InstanceType) -> dict[str, int | str]:

@@ -37,6 +37,7 @@ SCHEMA = 1
 SNAPSHOT_FILE = "config/snapshot.json"
 OFF_FOLDER = "config/off"
 HEARTBEAT_FILE = "controller/heartbeat.json"
+TYPES_FILE = "config/instance_types.json"
 LAST_GOOD_FILE = "last-good-config.json"
 
 #: What install or a push leaves on every share, and nothing else makes. An empty mount point has neither.
@@ -45,12 +46,16 @@ MARKERS = (LEDGER_FOLDER, SNAPSHOT_FILE)
 
 
 class View(NamedTuple):
-    """What a hook or daemon of a node goes by: settings (rooms switched off are off in them), why these, and the rest."""
+    """What a hook or daemon of a node goes by: settings (rooms switched off are off in them), why these, and the rest.
+
+    `types`: instance types that the site fetched (aws/site_types.py), as they lie on the share.
+    """
 
     settings: Settings
     why: str
     off: tuple[Off, ...] = ()
     heartbeat: Heartbeat | None = None
+    types: str = ""
 
 
 def to_plain(settings: Settings) -> dict[str, Any]:
@@ -230,20 +235,22 @@ def view(share: str, local_dir: str, *, timeout_s: float = 2.0, now: float | Non
         except ConfigError as exc:
             trouble = str(exc)
     off = _switches(found["off"]) if "off" in found else _switches(last.get("off"))
+    types = str(found["types"] if "types" in found else last.get("types", ""))
+    kept = {"types": types} if types else {}
     heartbeat = heartbeat_from_json(str(found.get("heartbeat", "")))
     if settings is not None:
         why = f"generation {settings.generation} as pushed"
-        _keep(local_dir, last, {"snapshot": found["snapshot"], "off": found.get("off", last.get("off", []))})
+        _keep(local_dir, last, {"snapshot": found["snapshot"], "off": found.get("off", last.get("off", [])), **kept})
     else:
         try:
             settings = from_json(str(last.get("snapshot", "")), name=LAST_GOOD_FILE)
             why = f"generation {settings.generation}, the last good one, since {trouble}"
             if "off" in found:
-                _keep(local_dir, last, {"snapshot": last["snapshot"], "off": found["off"]})
+                _keep(local_dir, last, {"snapshot": last["snapshot"], "off": found["off"], **kept})
         except ConfigError:
             settings = all_off(Settings())
             why = f"defaults with every room off, since {trouble} and this node has no last good one"
-    return View(switch_off(settings, off, now=moment), why, off, heartbeat)
+    return View(switch_off(settings, off, now=moment), why, off, heartbeat, types)
 
 
 def hook_settings(share: str, local_dir: str, *, timeout_s: float = 2.0) -> tuple[Settings, str]:
@@ -277,6 +284,10 @@ def _look_at(share: str) -> dict[str, Any]:
             found["off"] = [list(switch) for switch in read_off(share)]
     with contextlib.suppress(UntrustedFileError, OSError):
         found["heartbeat"] = read_trusted(os.path.join(share, HEARTBEAT_FILE)).decode("utf-8", "replace")
+    if "error" not in found:
+        found["types"] = ""
+        with contextlib.suppress(UntrustedFileError, OSError):
+            found["types"] = read_trusted(os.path.join(share, TYPES_FILE), max_bytes=1 << 20).decode("utf-8", "replace")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 
 from slurm_ext.gres.model import Gpu, NodeFacts
 from slurm_ext.gres.read_conf import numbers
@@ -27,9 +28,14 @@ def facts(root: str) -> NodeFacts:
             place[cpu] = (package, core)
     if not place:
         unread.append("sys/devices/system/cpu/*/topology")
-    # Slurm counts cores socket by socket, whatever the kernel calls them.
-    logical = {core: number for number, core in enumerate(sorted(set(place.values())))}
-    packages = {package for package, _ in logical}
+    # Slurm counts cores socket by socket, each where its first processor stands (hwloc's logical order): ids have gaps, and a
+    # socket of the first processors may have the larger id.
+    first_of: dict[int, int] = {}
+    for cpu, (package, _) in place.items():
+        first_of.setdefault(package, cpu)
+    in_order = sorted(dict.fromkeys(place.values()), key=lambda core: first_of[core[0]])
+    logical = {core: number for number, core in enumerate(in_order)}
+    packages = first_of.keys()
     numa: dict[int, frozenset[int]] = {}
     for node in _numbered(os.path.join(root, "sys/devices/system/node"), "node"):
         try:
@@ -37,12 +43,12 @@ def facts(root: str) -> NodeFacts:
         except ValueError:
             continue  # memory alone: a GPU's own may be a node without processors
         numa[node] = frozenset(logical[place[cpu]] for cpu in members if cpu in place)
-    sockets = len(packages)
+    sockets, sizes = len(packages), set(Counter(package for package, _ in logical).values())
     return NodeFacts(
         _text(os.path.join(root, "sys/class/dmi/id/product_name")),
         tuple(gpus),
         sockets,
-        len(logical) // sockets if sockets else 0,
+        len(logical) // sockets if len(sizes) == 1 else 0,
         len(place) // len(logical) if logical else 0,
         len(place),
         numa,
@@ -102,7 +108,12 @@ def _number(path: str) -> int | None:
 
 def _text(path: str, most: int = 4096) -> str:
     try:
-        with open(path, "rb") as stream:
-            return stream.read(most).decode("utf-8", "replace").strip()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, most).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

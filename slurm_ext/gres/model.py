@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_ext.typed import NamedTuple
 
 
 class Gpu(NamedTuple):
@@ -16,7 +16,10 @@ class Gpu(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """A node's own facts. `cores`: logical core number -> socket; `numa_cores`: NUMA node -> its logical cores."""
+    """A node's own facts. Cores are Slurm's logical ones: socket 0 has the first `cores_per_socket`, and so on.
+
+    `numa_cores`: NUMA node -> its logical cores. `unread` names what could not be read.
+    """
 
     instance_type: str
     gpus: tuple[Gpu, ...]
@@ -26,6 +29,13 @@ class NodeFacts(NamedTuple):
     cpus: int
     numa_cores: dict[int, frozenset[int]]
     unread: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """GPUs of one node that share a socket: their device numbers, and the socket's cores (empty: not known)."""
+
+    numbers: tuple[int, ...]
+    cores: str = ""
 
 
 class GresLine(NamedTuple):
@@ -39,6 +49,12 @@ class GresLine(NamedTuple):
     number: int = 0  # Count=, 0 where it does not say
     cores: frozenset[int] | None = None
     autodetect: str = ""
+    multiple_files: bool = False  # MultipleFiles=: parts of GPUs (MIG), whose files are no GPUs of their own
+
+    @property
+    def amount(self) -> int:
+        """Return how many of its kind the line offers: Count=, else a file each, else one (gres.conf(5))."""
+        return self.number or len(self.files) or 1
 
 
 class NodeLine(NamedTuple):

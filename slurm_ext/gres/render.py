@@ -1,4 +1,4 @@
-"""Catalogue -> gres.conf and the NodeName lines that go with it. Pure text; nodes of one type share one line."""
+"""What nodes offer -> gres.conf and the NodeName lines that go with it. Pure text; nodes that are alike share one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slurm_ext.aws.catalogue import InstanceType
+from slurm_ext.gres.model import NodeFacts, Part
+from slurm_ext.gres.places import known_parts, seen_parts
+from slurm_ext.gres.read_conf import ranges
 from slurm_ext.slurm.hostlist import fold
 
 #: Slurm's RealMemory as ParallelCluster sets it: the operating system keeps the rest.
@@ -15,72 +18,63 @@ ORIGIN = "# Written by fmslurm from the catalogue of instance types."
 
 
 class Offer(NamedTuple):
-    """What one node offers: its type, and the address Slurm reaches it by (empty: its name)."""
+    """What one node offers: its type, the address Slurm reaches it by (empty: its name), and what nodes of it told of themselves."""
 
     instance_type: InstanceType
     address: str = ""
     port: int = 0
-
-
-class Part(NamedTuple):
-    """GPUs of one node that share a socket: first and last device number, and the socket's cores (empty: not known)."""
-
-    first: int
-    last: int
-    cores: str = ""
+    seen: NodeFacts | None = None
 
     @property
-    def files(self) -> str:
-        """Return the numbers as they stand behind /dev/nvidia."""
-        return str(self.first) if self.first == self.last else f"[{self.first}-{self.last}]"
+    def shape(self) -> tuple[int, int, int]:
+        """Return sockets, cores of each, threads of each: as the node tells, else as the type has them; 0 where nobody knows."""
+        row, seen = self.instance_type, self.seen
+        if seen is not None and seen.cores_per_socket:
+            return seen.sockets, seen.cores_per_socket, seen.threads_per_core
+        return row.sockets, row.cores_per_socket, row.threads_per_core
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the GPUs by socket: as the node tells where it shows all that its type has, else as the catalogue has them."""
+        row, seen = self.instance_type, self.seen
+        if seen is None or len(seen.gpus) != row.gpus:
+            same = self.shape == (row.sockets, row.cores_per_socket, row.threads_per_core)
+            return known_parts(row) if same else known_parts(row._replace(gpus_by_socket=()))
+        found = seen_parts(seen) if seen.sockets > 1 else ()
+        return found or (Part(tuple(gpu.number for gpu in seen.gpus)),)
 
 
-def parts(row: InstanceType) -> list[Part]:
-    """Return the GPUs of a type by socket, all in one part where there is one socket or nobody knows which hang where.
-
-    Cores are logical core numbers and cover whole sockets: slurmctld takes no others (gres.conf(5)).
-    """
-    if not row.gpus:
-        return []
-    if len(row.gpus_by_socket) < 2 or len(row.gpus_by_socket) != row.sockets or sum(row.gpus_by_socket) != row.gpus:
-        return [Part(0, row.gpus - 1)]
-    found, first = [], 0
-    for socket, count in enumerate(row.gpus_by_socket):
-        low, high = socket * row.cores_per_socket, (socket + 1) * row.cores_per_socket - 1
-        if count:
-            found.append(Part(first, first + count - 1, f"{low}-{high}"))
-        first += count
-    return found
-
-
-def no_cores(row: InstanceType) -> str:
-    """Return why a type's lines have no Cores=, empty where they have them."""
-    if not row.gpus or any(part.cores for part in parts(row)):
+def no_cores(offer: Offer) -> str:
+    """Return why lines have no Cores=, empty where they have them."""
+    row, parts = offer.instance_type, offer.parts
+    if not row.gpus or any(part.cores for part in parts):
         return ""
-    if row.sockets == 1:
+    if offer.shape[0] == 1:
         return f"{row.name} has one socket: Cores= would say nothing"
     return (
         f"no Cores= for {row.name}: nobody published which of its GPUs hang at which socket; "
-        "`fmslurm gres check` on a node reads it"
+        "`fmslurm gres show --here --json` on a node reads it, for `fmslurm gres generate --facts`"
     )
 
 
 def gres_conf(offers: Mapping[str, Offer], *, device_dir: str = "/dev", autodetect: str = "") -> str:
-    """Return gres.conf(5): File= lines by socket, or `autodetect` (nvml, nvidia), which cloud nodes cannot use."""
+    """Return gres.conf(5): File= lines by socket, of which slurmctld takes whole ones alone.
+
+    Or `autodetect` (nvml, nvidia), which cloud nodes cannot use.
+    """
     lines = [ORIGIN]
-    for row, nodes in by_type(offers):
+    for offer, nodes in by_shape(offers):
+        row, names = offer.instance_type, fold(nodes)
         if not row.gpus:
             continue
-        names = fold(nodes)
         if autodetect:
             lines.append(f"NodeName={names} AutoDetect={autodetect}")
             continue
-        if why := no_cores(row):
+        if why := no_cores(offer):
             lines.append(f"# {why}")
-        for part in parts(row):
+        for part in offer.parts:
             cores = f" Cores={part.cores}" if part.cores else ""
-            files = f"{device_dir}/nvidia{part.files}"
-            lines.append(f"NodeName={names} Name=gpu Type={row.gpu_type} File={files}{cores}")
+            lines.append(f"NodeName={names} Name=gpu Type={row.gpu_type} File={files(part, device_dir)}{cores}")
     return "\n".join(lines) + "\n"
 
 
@@ -90,8 +84,9 @@ def node_lines(offers: Mapping[str, Offer], *, state: str = "UNKNOWN") -> str:
     Sockets, cores and threads are all given: with CPUs alone Slurm takes every CPU for a socket of its own.
     """
     lines = [ORIGIN, "GresTypes=gpu"]
-    for row, nodes in by_type(offers):
-        shape = f"CPUs={row.vcpus} {topology(row)} RealMemory={real_memory(row)}"
+    for kind, nodes in by_shape(offers):
+        row = kind.instance_type
+        shape = f"{processors(kind)} RealMemory={real_memory(row)}"
         gres = f" Gres=gpu:{row.gpu_type}:{row.gpus}" if row.gpus else ""
         for node in nodes:
             offer = offers[node]
@@ -106,27 +101,41 @@ def topology(row: InstanceType) -> str:
     return f"Sockets={row.sockets} CoresPerSocket={row.cores_per_socket} ThreadsPerCore={row.threads_per_core}"
 
 
+def processors(offer: Offer) -> str:
+    """Return a node's processors as a node line has them; CPUs alone where nobody knows its sockets."""
+    sockets, cores, threads = offer.shape
+    if not sockets:
+        return f"CPUs={offer.instance_type.vcpus}"
+    return f"CPUs={sockets * cores * threads} Sockets={sockets} CoresPerSocket={cores} ThreadsPerCore={threads}"
+
+
+def files(part: Part, device_dir: str = "/dev") -> str:
+    """Return the device files of a part as gres.conf has them."""
+    numbers = ranges(part.numbers)
+    return f"{device_dir}/nvidia{numbers}" if numbers.isdigit() else f"{device_dir}/nvidia[{numbers}]"
+
+
 def real_memory(row: InstanceType) -> int:
     """Return what a node of this type may offer of its memory, in MiB."""
     return int(row.memory_mib * REAL_MEMORY_SHARE)
 
 
-def pcs_settings(row: InstanceType, *, device_dir: str = "/dev") -> dict[str, Any]:
+def pcs_settings(offer: Offer, *, device_dir: str = "/dev") -> dict[str, Any]:
     """Return the slurmConfiguration of an AWS PCS compute node group: PCS itself puts NodeName= before each record.
 
     AWS PCS API reference, ComputeNodeGroupSlurmConfiguration (gresCustomSettings), read 2026-11-30.
     """
-    records = []
-    for part in parts(row):
-        record = {"Name": "gpu", "Type": row.gpu_type, "File": f"{device_dir}/nvidia{part.files}"}
+    row, records = offer.instance_type, []
+    for part in offer.parts:
+        record = {"Name": "gpu", "Type": row.gpu_type, "File": files(part, device_dir)}
         records.append(record | ({"Cores": part.cores} if part.cores else {}))
     memory = {"parameterName": "RealMemory", "parameterValue": str(real_memory(row))}
     return {"slurmCustomSettings": [memory], "gresCustomSettings": records}
 
 
-def by_type(offers: Mapping[str, Offer]) -> list[tuple[InstanceType, list[str]]]:
-    """Return the nodes of each type, types by name."""
-    groups: dict[str, list[str]] = {}
+def by_shape(offers: Mapping[str, Offer]) -> list[tuple[Offer, list[str]]]:
+    """Return the nodes that are alike, by type and by what they told, types by name."""
+    groups: dict[tuple[str, tuple[int, ...], tuple[Part, ...]], list[str]] = {}
     for node, offer in offers.items():
-        groups.setdefault(offer.instance_type.name, []).append(node)
-    return [(offers[nodes[0]].instance_type, nodes) for _, nodes in sorted(groups.items())]
+        groups.setdefault((offer.instance_type.name, offer.shape, offer.parts), []).append(node)
+    return [(offers[nodes[0]], nodes) for _, nodes in sorted(groups.items())]

@@ -17,8 +17,10 @@ def tree(
     threads: int = 2,
     numa_of: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1),
     memory_nodes: int = 0,
+    packages: tuple[int, ...] = (),
+    numa_per_socket: int = 1,
 ) -> Path:
-    """Make the tree of one node. `numa_of`: the NUMA node of each GPU, by device number."""
+    """Make the tree of one node. `numa_of`: the NUMA node of each GPU, by device number; `packages`: the sockets' ids."""
 
     def write(path: str, text: str) -> None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -40,9 +42,16 @@ def tree(
             for thread in range(threads):
                 cpu = thread * sockets * cores + socket * cores + core
                 members.append(cpu)
-                write(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(socket))
+                write(
+                    f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id",
+                    str((packages or range(sockets))[socket]),
+                )
                 write(f"sys/devices/system/cpu/cpu{cpu}/topology/core_id", str(core))
-        write(f"sys/devices/system/node/node{socket}/cpulist", ",".join(map(str, sorted(members))))
-    for number in range(sockets, sockets + memory_nodes):
+        for part in range(numa_per_socket):
+            of_part = [cpu for cpu in members if cpu % cores * numa_per_socket // cores == part]
+            node = socket * numa_per_socket + part
+            write(f"sys/devices/system/node/node{node}/cpulist", ",".join(map(str, sorted(of_part))))
+    nodes = sockets * numa_per_socket
+    for number in range(nodes, nodes + memory_nodes):
         write(f"sys/devices/system/node/node{number}/cpulist", "")
     return root

@@ -119,8 +119,8 @@ def test_gpu_memory_may_be_numa_nodes_without_processors(tmp_path: Path) -> None
         numa_of=(0, 0, 1, 1),
         memory_nodes=4,
     )
-    conf = gres_conf({"n1": Offer(CATALOGUE["p6e-gb200.36xlarge"])})
-    found = check(tmp_path, conf, "p6e-gb200.36xlarge")
+    assert check(tmp_path, gres_conf({"n1": Offer(CATALOGUE["p6e-gb200.36xlarge"])}), "p6e-gb200.36xlarge") == []
+    found = check(tmp_path, "NodeName=n1 Name=gpu Type=gb200 File=/dev/nvidia[0-3]\n", "p6e-gb200.36xlarge")
     assert ids(found) == ["gres.no-cores"]
     assert "File=/dev/nvidia[0-1] Cores=0-71; File=/dev/nvidia[2-3] Cores=72-143" in found[0].remedy
 
@@ -154,7 +154,7 @@ def test_lines_go_on_and_have_comments() -> None:
     assert line.where == "f, line 2"
     assert line.nodes == ("n1", "n2")
     assert line.files == ("/dev/a", "/dev/b1x", "/dev/b3x", "/dev/b4x")
-    assert rules.ranges(line.cores or ()) == "0-1,4"
+    assert read_conf.ranges(line.cores or ()) == "0-1,4"
 
 
 @given(st.text(max_size=120))
@@ -242,11 +242,11 @@ def test_the_command_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_commands_that_show_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
     nodes = tmp_path / "nodes.csv"
-    nodes.write_text("node,instance_id,instance_type\nn1,i-1,p5.48xlarge\nn2,,p6e-gb200.36xlarge\n")
+    nodes.write_text("node,instance_id,instance_type\nn1,i-1,p5.48xlarge\nn2,,p5e.48xlarge\n")
     code, said = run("show", "--nodes", str(nodes))
     assert code == 0
-    assert "nvidia[0-3] 0-47; nvidia[4-7] 48-95" in said
-    assert "no Cores= for p6e-gb200.36xlarge" in said
+    assert "/dev/nvidia[0-3] 0-47; /dev/nvidia[4-7] 48-95" in said
+    assert "no Cores= for p5e.48xlarge" in said
     code, said = run("show", "--nodes", str(nodes), "--json")
     assert json.loads(said)["types"][0]["gpu"] == "h100"
     code, said = run("generate", "--nodes", str(nodes), "--format", "pcs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_ext.aws.catalogue import CATALOGUE
-from slurm_ext.gres.render import Offer, gres_conf, no_cores, node_lines, parts, pcs_settings
+from slurm_ext.gres.render import Offer, gres_conf, no_cores, node_lines, pcs_settings
 
 
 def test_one_line_for_each_socket_of_each_type() -> None:
@@ -19,23 +19,23 @@ def test_one_line_for_each_socket_of_each_type() -> None:
 
 
 def test_a_split_that_nobody_published_has_no_cores_and_says_so() -> None:
-    text = gres_conf({"g1": Offer(CATALOGUE["p6e-gb200.36xlarge"])})
-    assert "# no Cores= for p6e-gb200.36xlarge" in text
-    assert "NodeName=g1 Name=gpu Type=gb200 File=/dev/nvidia[0-3]\n" in text
+    text = gres_conf({"g1": Offer(CATALOGUE["p5e.48xlarge"])})
+    assert "# no Cores= for p5e.48xlarge" in text
+    assert "NodeName=g1 Name=gpu Type=h200 File=/dev/nvidia[0-7]\n" in text
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_cores_cover_whole_sockets_and_every_gpu_once(name: str) -> None:
     row = CATALOGUE[name]
-    found = parts(row)
-    assert [number for part in found for number in range(part.first, part.last + 1)] == list(range(row.gpus))
+    found = Offer(row).parts
+    assert [number for part in found for number in part.numbers] == list(range(row.gpus))
     for part in found:
         if part.cores:
             low, _, high = part.cores.partition("-")
             assert int(low) % row.cores_per_socket == 0
             assert (int(high) + 1) % row.cores_per_socket == 0
             assert int(high) < row.sockets * row.cores_per_socket
-    assert bool(no_cores(row)) != any(part.cores for part in found)
+    assert bool(no_cores(Offer(row))) != any(part.cores for part in found)
     if row.gpus_by_socket:
         assert row.split_source
         assert (len(row.gpus_by_socket), sum(row.gpus_by_socket)) == (row.sockets, row.gpus)
@@ -60,13 +60,13 @@ def test_autodetect_and_cloud() -> None:
 
 
 def test_settings_of_pcs_have_no_node_names() -> None:
-    assert pcs_settings(CATALOGUE["p4d.24xlarge"]) == {
+    assert pcs_settings(Offer(CATALOGUE["p4d.24xlarge"])) == {
         "slurmCustomSettings": [{"parameterName": "RealMemory", "parameterValue": "1120665"}],
         "gresCustomSettings": [
             {"Name": "gpu", "Type": "a100", "File": "/dev/nvidia[0-3]", "Cores": "0-23"},
             {"Name": "gpu", "Type": "a100", "File": "/dev/nvidia[4-7]", "Cores": "24-47"},
         ],
     }
-    assert pcs_settings(CATALOGUE["p5e.48xlarge"])["gresCustomSettings"] == [
+    assert pcs_settings(Offer(CATALOGUE["p5e.48xlarge"]))["gresCustomSettings"] == [
         {"Name": "gpu", "Type": "h200", "File": "/dev/nvidia[0-7]"}
     ]

@@ -1,0 +1,104 @@
+"""From the gres.conf that is there to the one that is right: what changes for which node, what must not, and which act follows. Pure.
+
+gres.conf(5): draining a node comes before a change of its File= records, else jobs that use its GPUs are aborted; changed Cores= take
+effect when slurmctld starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_ext.gres import fleet
+from slurm_ext.gres.model import GresLine, NodeLine
+from slurm_ext.gres.read_conf import gpus_in, ranges
+from slurm_ext.slurm.hostlist import fold
+from slurm_ext.slurm.model import Node
+
+#: Base states of nodes on which jobs run.
+_BUSY = ("ALLOCATED", "MIXED")
+
+
+class Change(NamedTuple):
+    """What a new gres.conf changes: nodes whose GPUs, or the cores of these, are others; `refused`: why it may not be written."""
+
+    gpus: tuple[str, ...] = ()
+    cores: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def words(self) -> str:
+        """Return the change in a sentence."""
+        said = [f"{what} of {fold(nodes)}" for what, nodes in (("GPUs", self.gpus), ("Cores=", self.cores)) if nodes]
+        return " and ".join(said) + " change" if said else "no node's GPUs or cores change"
+
+
+def change(
+    before: Sequence[GresLine] | None, after: Sequence[GresLine], nodes: Sequence[Node], lines: Sequence[NodeLine]
+) -> Change:
+    """Return what a new file changes for the nodes that Slurm has.
+
+    `before`: the lines of the file that is there, None where nobody can read it; `lines`: slurm.conf's own of the nodes.
+    """
+    old, new = fleet.Lines(before or ()), fleet.Lines(after)
+    configured = {name: line for line in lines for name in line.nodes}
+    gpus, cores, busy = [], [], []
+    for node in nodes:
+        name, wanted = node.name, configured[node.name].gres if node.name in configured else node.gres
+        was, becomes = _kinds(old.here(name)), _kinds(new.here(name))
+        unread = before is None and bool(becomes or gpus_in(node.gres))
+        if unread or was != becomes or gpus_in(node.gres) != gpus_in(wanted):
+            gpus.append(name)
+            if node.state in _BUSY or "COMPLETING" in node.flags:
+                busy.append(name)
+        if unread or _cores(old.gpus(name)) != _cores(new.gpus(name)):
+            cores.append(name)
+    refused = [f"{fold(busy)}: jobs run there, and their GPUs would change: drain first (gres.conf(5))"] if busy else []
+    refused += [f"{trouble.words}: {trouble.remedy}" for trouble in fleet.cluster(lines, after) if not trouble.harmless]
+    if strange := sorted({node.name for node in nodes if new.gpus(node.name)} - configured.keys()):
+        refused.append(f"{fold(strange)}: slurmctld has these nodes, and the slurm.conf here does not")
+    return Change(tuple(gpus), tuple(cores), tuple(refused))
+
+
+def refusals(before: Mapping[str, Node], now: Sequence[Node], after: Sequence[GresLine]) -> list[str]:
+    """Return what Slurm holds against a file that it was just told to read: nodes that are out for their GPUs, or offer others."""
+    new, found = fleet.Lines(after), dict[str, list[str]]()
+    for node in now:
+        if not new.gpus(node.name):
+            continue
+        was = before.get(node.name)
+        if "gres" in node.reason.lower() and (was is None or was.reason != node.reason):
+            found.setdefault(f"Slurm says {node.reason[:120]}", []).append(node.name)
+        elif "INVALID_REG" in node.flags and (was is None or "INVALID_REG" not in was.flags):
+            found.setdefault("Slurm does not take what slurmd registers", []).append(node.name)
+        elif _count(node.gres) != sum(fleet.offered(new.gpus(node.name)).values()):
+            found.setdefault(f"Slurm has Gres={node.gres or 'none'}", []).append(node.name)
+        elif was is not None and _silent(node) and not _silent(was):
+            found.setdefault("slurmd does not answer any more", []).append(node.name)
+    return [f"{fold(names)}: {words}" for words, names in found.items()]
+
+
+def _silent(node: Node) -> bool:
+    return node.state == "DOWN" or "NOT_RESPONDING" in node.flags
+
+
+def _count(gres: str) -> int:
+    return sum(gpus_in(gres).values())
+
+
+def _kinds(lines: Sequence[GresLine]) -> tuple[tuple[str, ...], ...]:
+    """Return what a node's GPUs are, whatever their cores: device files with their type, and what has no file."""
+    found = set[tuple[str, ...]]()
+    for line in lines:
+        if line.autodetect:
+            found.add(("autodetect", line.autodetect))
+        if line.name != "gpu":
+            continue
+        found |= {(line.type.lower(), path) for path in line.files}
+        if not line.files:
+            found.add((line.type.lower(), "", str(line.amount)))
+    return tuple(sorted(found))
+
+
+def _cores(lines: Sequence[GresLine]) -> dict[str, str]:
+    """Return the cores of each device file."""
+    return {path: ranges(line.cores) if line.cores is not None else "" for line in lines for path in line.files}
