@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slurm_ext import shared, verdict
-from slurm_ext.config import modes, snapshot
+from slurm_ext.config import modes
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.gate import gpu_growth, local
 from slurm_ext.gate.model import decisive
@@ -26,7 +26,7 @@ from slurm_ext.hooks import (
     trail,
 )
 from slurm_ext.hooks.environment import HookJob
-from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, with_conf
+from slurm_ext.hooks.prolog import REST_S, Modes, rungs_of, view, with_conf
 from slurm_ext.hooks.supervise import PASS
 from slurm_ext.typed import Any
 from slurm_ext.verdict import FAIL
@@ -41,7 +41,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     job = environment.parse(environ, hostname=machine_name())
     if job is None:
         return PASS
-    seen = snapshot.view(share, at_node(local_dir, job.node))
+    seen = view(share, at_node(local_dir, job.node))
     settings = with_conf(seen.settings, environ)
     share = settings.site.share or share
     rungs = rungs_of(settings, job, seen.off, now)
@@ -73,9 +73,11 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     if hold_s > 0:
         _wait_for_controller(job, share, hold_s)
     if rungs != Modes("off", "off", "off", "off"):
-        from slurm_ext.topology import place_fact  # here: sites without a health check learn so where their nodes are
+        from slurm_ext.gres import told as gpus  # here: sites without a health check learn so of their nodes
+        from slurm_ext.topology import place_fact
 
         place_fact.note(settings, job.node, share)
+        gpus.note(settings, job.node, share, now)
     return PASS
 
 

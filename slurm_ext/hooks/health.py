@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slurm_ext import events, verdict
-from slurm_ext.config import modes, snapshot
+from slurm_ext.config import modes
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.errors import UntrustedFileError
 from slurm_ext.files import open_regular, read_trusted, write_atomic
@@ -22,7 +22,7 @@ from slurm_ext.gate import local, slow_result, versions
 from slurm_ext.gate.model import conclude, decisive
 from slurm_ext.hooks import environment, passes, registered, slow_due, slow_state, trail, way_back
 from slurm_ext.hooks.environment import HookJob
-from slurm_ext.hooks.prolog import with_conf
+from slurm_ext.hooks.prolog import view, with_conf
 from slurm_ext.hooks.supervise import PASS
 from slurm_ext.slurm import drain_record
 from slurm_ext.slurm.drain_record import DrainRecord
@@ -45,7 +45,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     node = environ.get("SLURMD_NODENAME", "") or machine_name()
     if environment.parse({"SLURM_JOB_ID": "0", "SLURMD_NODENAME": node}) is None:
         return PASS
-    seen = snapshot.view(share, at_node(local_dir, node))
+    seen = view(share, at_node(local_dir, node))
     settings = with_conf(seen.settings, environ)
     mode, _ = modes.effective_mode(settings, "gate", node=node, off=seen.off, now=time.time())
     if mode == "off":
@@ -126,9 +126,11 @@ def _look(
 
 
 def _note_place(settings: Settings, node: str, share: str) -> None:
-    from slurm_ext.topology import place_fact  # here: it is written once a boot
+    from slurm_ext.gres import told  # here: both are written once a boot
+    from slurm_ext.topology import place_fact
 
     place_fact.note(settings, node, share)
+    told.note(settings, node, share, time.time())
 
 
 def _act(

@@ -54,7 +54,7 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
     job = environment.parse(environ, hostname=hostname)
     if job is None:
         return PASS
-    seen = snapshot.view(share, at_node(local_dir, job.node))
+    seen = view(share, at_node(local_dir, job.node))
     settings = with_conf(seen.settings, environ)
     share = settings.site.share or share
     rungs = rungs_of(settings, job, seen.off, started)
@@ -67,6 +67,16 @@ def run(environ: Mapping[str, str], share: str, local_dir: str, within: Callable
         disabled.tell(settings, job.node, share)
     passed = _check(job, settings, rungs, share, began)._replace(began=began)
     return _act(job, settings, rungs, share, passed, started, seen.why)
+
+
+def view(share: str, local_dir: str) -> snapshot.View:
+    """Return what this node goes by; the catalogue knows from then on the instance types that the site fetched."""
+    seen = snapshot.view(share, local_dir)
+    if seen.types:
+        from slurm_ext.aws import site_types  # here: few sites have any
+
+        site_types.learn(seen.types)
+    return seen
 
 
 def with_conf(settings: Settings, environ: Mapping[str, str]) -> Settings:

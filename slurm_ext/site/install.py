@@ -18,7 +18,7 @@ from slurm_ext.site import apply, manifest
 from slurm_ext.site.apply import Change
 from slurm_ext.site.manifest import Manifest
 from slurm_ext.site.model import Conflict, Entry, Plan
-from slurm_ext.site.plan import EMPTY_FRAGMENT, PLACES
+from slurm_ext.site.plan import EMPTY_FRAGMENT, GPUS, PLACES
 from slurm_ext.slurm.protocol import Slurm
 
 #: slurmd takes a new configuration in after `scontrol reconfigure` has returned; a prolog that begins in between still
@@ -146,13 +146,13 @@ def uninstall(
     say(f"daemons: {', '.join(stopped) + ' stopped' if stopped else 'none'}")
     path = manifest.manifest_path(settings)
     switches = [f"{snapshot.OFF_FOLDER}/{room}.json" for room in (ALL, *ROOMS)]
-    for name in (snapshot.SNAPSHOT_FILE, snapshot.HEARTBEAT_FILE, *switches):
+    for name in (snapshot.SNAPSHOT_FILE, snapshot.HEARTBEAT_FILE, snapshot.TYPES_FILE, *switches):
         _forget(os.path.join(settings.site.share, name) if settings.site.share else "")
-    if settings.site.share:
-        places = os.path.join(settings.site.share, PLACES)
+    for told in (PLACES, GPUS) if settings.site.share else ():
+        folder = os.path.join(settings.site.share, told)
         with contextlib.suppress(OSError):
-            for name in [name for name in os.listdir(places) if name.endswith(".json")]:
-                _forget(os.path.join(places, name))
+            for name in [name for name in os.listdir(folder) if name.endswith(".json")]:
+                _forget(os.path.join(folder, name))
     if fragment is not None and fragment.made and not included:
         _forget(fragment.path)
     above = {entry.path for entry in known.entries.values() if f"{path}/".startswith(f"{entry.path}/")}

@@ -18,7 +18,8 @@ SCHEDULER_PARAMETERS = ("nohold_on_prolog_fail",)
 
 #: Below the share; all of it root's alone.
 PLACES = "places"  # what each node tells of where it sits (topology/place_fact.py): of now, and no record
-SHARE_FOLDERS = ("config", "config/off", "controller", "nodes", PLACES, "jobs", "ledger")
+GPUS = "gpus"  # what each node tells of its GPUs (gres/told.py)
+SHARE_FOLDERS = ("config", "config/off", "controller", "nodes", PLACES, GPUS, "jobs", "ledger")
 
 #: Runs last of all (Slurm goes from z to a, then 9 to 0) and keeps the folder from being empty, which Slurm calls a failure.
 KEEP = b"#!/bin/sh\n# fmslurm: Slurm fails a job where this folder is empty.\nexit 0\n"

@@ -91,7 +91,7 @@ def test_text_of_users_stays_text(site, tmp_path, text):
     assert site.run("task-prolog", **more)[0] == 0
     assert site.run("epilog", SLURM_JOB_EXIT_CODE2=hostile[:50], **more)[0] == 0
     assert not marker.exists()
-    assert {path.name for path in (site.folder / "run").iterdir()} - {"place.json"} == {"jobs"}
+    assert {path.name for path in (site.folder / "run").iterdir()} - {"place.json", "gpus-told.json"} == {"jobs"}
     assert [event["event"] for event in site.events()] == ["gate.prolog", "gate.epilog"]
 
 
