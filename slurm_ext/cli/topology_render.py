@@ -11,19 +11,17 @@ import click
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, LackingError, SlurmError, UsageError
 from slurm_ext.slurm import connect
+from slurm_ext.slurm.conf_file import stamped
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has, parse_version
-from slurm_ext.topology import blocks, order, render, render_graph, render_html, render_yaml
+from slurm_ext.topology import order, render_graph, render_html, render_yaml
 from slurm_ext.topology.budget import within
-from slurm_ext.topology.lint import CONF, YAML, Source, lint
-from slurm_ext.topology.lint_model import Given, release
-from slurm_ext.topology.model import BlockPlan, Tree
+from slurm_ext.topology.model import Tree
+from slurm_ext.topology.written import DEFAULT, FILES, Choice, plan_of, written
 
-FORMATS = ("tree", "block", "yaml", "updates", "hosts", "dot", "svg", "html")
-
-#: Formats that are files of Slurm's, and what it calls them.
-_FILES = {"tree": CONF, "block": CONF, "yaml": YAML}
+PICTURES = ("dot", "svg", "html")
+FORMATS = ("tree", "block", "yaml", "updates", "hosts", *PICTURES)
 
 #: Formats that cannot be written without knowing who will read them.
 _NEED_VERSION = ("block", "yaml", "updates")
@@ -34,7 +32,7 @@ class How(NamedTuple):
 
     format: str = "tree"
     slurm_version: str = ""
-    max_switches: int = 0
+    max_switches: int | None = None
     block_size: int = 0
     capacity_blocks: bool = False
     topology_name: str = ""
@@ -76,16 +74,16 @@ _TREE_AND_BLOCKS = (
     click.option(
         "--max-switches",
         type=click.IntRange(0, 65_534),
-        default=0,
+        default=None,
         metavar="N",
-        help="give up the tiers nearest to the nodes until so few are left (default: any number)",
+        help="merge leaves or give up tiers until so few are left; 0: any number (topology.max_switches)",
     ),
     click.option(
         "--block-size",
         type=click.IntRange(0, 65_536),
         default=0,
         metavar="NODES",
-        help="planning base of blocks (default: the size of the NVLink domains)",
+        help="planning base of blocks (topology.block_size, else the size of the NVLink domains)",
     ),
     click.option(
         "--capacity-blocks",
@@ -146,42 +144,50 @@ def job_nodes(settings: Settings, job: str) -> JobNodes:
 def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str, Sequence[str]]:
     """Return what a format says of a tree, and notes for people that do not stand in it."""
     version = target(settings, how)
-    tree = within(tree, how.max_switches)
+    choice = choice_of(settings, how)
     try:
-        text, notes = _text(settings, how, tree, origin, version)
+        if how.format in FILES:
+            return _file(tree, choice, origin, version)
+        # Pictures and lists show what is so: fewer switches only where somebody asks for fewer.
+        most = choice.max_switches if how.format == "updates" else how.max_switches or 0
+        return _text(settings, how, within(tree, most), origin, version)
     except (ValueError, HostlistError) as exc:
         raise UsageError(
             f"no {how.format}: {exc}", remedy="See docs/guide/topology.md, or choose another --format"
         ) from exc
-    return text, [*notes, *_linted(how, tree, version, text)]
 
 
-def _linted(how: How, tree: Tree, version: Version | None, text: str) -> list[str]:
-    """Return what the linter says of a file that we made. Raise FindingError where it would stop that Slurm's controller."""
-    target_release = release(version.text) if version is not None else None
-    if how.format not in _FILES or target_release is None:
-        return []
-    given = Given(target_release, frozenset(placement.node for placement in tree.placements))
-    found = [finding for finding in lint([Source(_FILES[how.format], text)], given) if finding.severity != "note"]
-    if fatal := [finding for finding in found if finding.severity == "fatal"]:
-        raise FindingError(
-            f"the file would stop Slurm {target_release.words()}: {fatal[0].reason}", remedy=fatal[0].remedy
-        )
-    # Nodes in no block were counted already, when the blocks were made.
-    return [f"{f.severity}: {f.reason} ({f.rule})" for f in found if f.rule != "block.orphans"]
+def choice_of(settings: Settings, how: How) -> Choice:
+    """Return how a file is made: by the options, the configuration filling in what they leave out."""
+    own = settings.topology
+    return Choice(
+        how.format,
+        own.max_switches if how.max_switches is None else how.max_switches,
+        how.block_size or own.block_size,
+        how.capacity_blocks or own.capacity_blocks,
+    )
+
+
+def _file(tree: Tree, choice: Choice, origin: str, version: Version | None) -> tuple[str, Sequence[str]]:
+    """Return a file of Slurm's. Raise FindingError where it would stop that Slurm's controller."""
+    made = written(tree, choice, origin=origin, version=version)
+    if fatal := [finding for finding in made.findings if finding.severity == "fatal"]:
+        words = version.text if version is not None else "slurmctld"
+        raise FindingError(f"the file would stop Slurm {words}: {fatal[0].reason}", remedy=fatal[0].remedy)
+    return stamped(made.text), [*made.notes, *(f"{f.severity}: {f.reason} ({f.rule})" for f in made.findings)]
 
 
 def wanted_paths(settings: Settings, how: How, tree: Tree) -> Mapping[str, tuple[str, ...]]:
     """Return node -> the switches, or the block, that a running Slurm should have it below."""
+    choice = choice_of(settings, how)
     if how.format != "block":
-        return within(tree, how.max_switches).paths()
+        return within(tree, choice.max_switches).paths()
     version = target(settings, how)
     assert version is not None
     try:
-        plan = blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
+        return written(tree, choice, origin="", version=version).paths[DEFAULT]
     except ValueError as exc:
         raise UsageError(f"no blocks: {exc}", remedy="See docs/guide/topology.md") from exc
-    return {node: (block.name,) for block in plan.blocks for node in block.nodes}
 
 
 def target(settings: Settings, how: How) -> Version | None:
@@ -200,38 +206,19 @@ def target(settings: Settings, how: How) -> Version | None:
 
 
 def _text(settings: Settings, how: How, tree: Tree, origin: str, version: Version | None) -> tuple[str, Sequence[str]]:
-    if how.format == "tree":
-        return render.topology_conf(tree, origin=origin, version=version), ()
     if how.format == "hosts":
         chosen = job_nodes(settings, how.job).nodes or (expand(how.only) if how.only else None)
         return order.hostfile(order.rank_order(tree, chosen), how.tasks_per_node), ()
-    if how.format in ("dot", "svg"):
-        job = job_nodes(settings, how.job)
-        if how.format == "dot":
-            return render_graph.dot(tree, job_nodes=job.nodes), ()
+    plan = plan_of(tree, version, choice_of(settings, how))
+    if how.format == "updates":
+        assert version is not None
+        if not has(version, "node-topology-update"):
+            raise ValueError(f"Slurm {version.text} cannot move a running node in its topology: that came with 25.05")
+        strings = render_yaml.node_strings(tree, plan, name=how.topology_name or render_yaml.TREE)
+        return "".join(f"{line}\n" for line in render_yaml.updates(strings)), ()
+    job = job_nodes(settings, how.job)
+    if how.format == "dot":
+        return render_graph.dot(tree, job_nodes=job.nodes), ()
+    if how.format == "svg":
         return render_graph.svg(tree, job=job.job, job_nodes=job.nodes), ()
-    if how.format == "html":
-        job = job_nodes(settings, how.job)
-        return render_html.html(
-            tree, origin=origin, plan=_plan(how, tree, version), job=job.job, job_nodes=job.nodes
-        ), ()
-    assert version is not None
-    if how.format == "block":
-        plan = blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
-        return render.block_conf(plan, origin=origin, version=version), plan.notes
-    found = _plan(how, tree, version)
-    if how.format == "yaml":
-        lines = render_yaml.partition_lines(render_yaml.block_topologies(found))
-        said = [f"slurm.conf: {line}" for line in lines]
-        return render_yaml.topology_yaml(tree, found, origin=origin, version=version), said
-    if not has(version, "node-topology-update"):
-        raise ValueError(f"Slurm {version.text} cannot move a running node in its topology: that came with 25.05")
-    strings = render_yaml.node_strings(tree, found, name=how.topology_name or render_yaml.TREE)
-    return "".join(f"{line}\n" for line in render_yaml.updates(strings)), ()
-
-
-def _plan(how: How, tree: Tree, version: Version | None) -> BlockPlan | None:
-    """Return the blocks, None where there are none."""
-    if version is None or blocks.rules_of(version) is None or not blocks.has_domains(tree, how.capacity_blocks):
-        return None
-    return blocks.plan(tree, version, base=how.block_size, capacity_blocks=how.capacity_blocks)
+    return render_html.html(tree, origin=origin, plan=plan, job=job.job, job_nodes=job.nodes), ()

@@ -97,9 +97,13 @@ def discovered(settings: Settings, **options: Any) -> Discovered:
     return found
 
 
-def wanted_tree(settings: Settings, nodes_file: str = "", ec2_answer: str = "", **options: Any) -> tuple[Tree, str]:
+def wanted_tree(settings: Settings, **options: Any) -> tuple[Tree, str]:
     """Return the tree, and in a few words where it comes from; say on stderr what was odd."""
-    found = discovered(settings, nodes_file=nodes_file, ec2_answer=ec2_answer, **options)
+    return tree_of(discovered(settings, **options))
+
+
+def tree_of(found: Discovered) -> tuple[Tree, str]:
+    """Return the tree of what was discovered, and where that comes from. Raise UsageError where there is none."""
     try:
         return build(found.placements), found.origin
     except ValueError as exc:

@@ -154,6 +154,11 @@ class Topology(NamedTuple):
     apply: str = "never"  # never, node-update, reconfigure, restart
     min_interval_min: float = 30.0
     max_switches: int = 500
+    format: str = "auto"  # auto (as Slurm reads), tree, block, yaml
+    block_size: int = 0  # nodes; 0: the size of the NVLink domains
+    capacity_blocks: bool = False  # take a capacity block for one NVLink domain where nobody says better
+    watch_interval_min: float = 5.0
+    restart_command: tuple[str, ...] = ("systemctl", "restart", "slurmctld")
     gres: str = "report_only"  # report_only, write
     source: str = "ec2"  # ec2, file, cluster, auto
     source_file: str = ""  # places of the site's own, or a recorded DescribeInstanceTopology answer, for source file
@@ -253,6 +258,7 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("targets", "severity"): ("notice", "page"),
     ("targets", "format"): ("auto", "slack", "teams", "json"),
     ("topology", "apply"): ("never", "node-update", "reconfigure", "restart"),
+    ("topology", "format"): ("auto", "tree", "block", "yaml"),
     ("topology", "gres"): ("report_only", "write"),
     ("topology", "source"): ("ec2", "file", "cluster", "auto"),
     ("access", "users"): ("own_jobs", "all_jobs", "none"),

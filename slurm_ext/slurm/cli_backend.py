@@ -13,7 +13,7 @@ from slurm_ext.command import CLEAN_PATH, Result, clean_env, run
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import SlurmError
 from slurm_ext.slurm import TIMEOUT_S, parse, parse_topology
-from slurm_ext.slurm.hostlist import fold, is_node_name
+from slurm_ext.slurm.hostlist import expand, fold, is_node_name
 from slurm_ext.slurm.model import Job, Node, Partition, TopologyUnit, Version
 from slurm_ext.slurm.versions import parse_version
 
@@ -26,6 +26,7 @@ MANY = 200
 #: scontrol reads `tag=value`: what may stand before the sign.
 _FIELD = re.compile(r"[A-Za-z][A-Za-z0-9/:_-]{0,39}")
 _JOB_ID = re.compile(r"[0-9]{1,12}(_[0-9]{1,12}|\+[0-9]{1,6})?")
+_PLACE = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)+(,[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)+)*")
 _UNKNOWN_JOB = "Invalid job id"
 
 
@@ -170,9 +171,17 @@ class CliBackend:
         """Make the daemons read their files again."""
         self._said("scontrol", "reconfigure")
 
-    def topology(self) -> Mapping[str, tuple[str, ...]]:
-        """Return node -> switch (or block) names, top first; empty where the cluster has no topology."""
-        return parse.topology(self._topology())
+    def topology(self, name: str = "") -> Mapping[str, tuple[str, ...]]:
+        """Return node -> switch (or block) names, top first, of the topology of a name; empty where there is none."""
+        return parse.topology(self._topology(*([name] if name else [])))
+
+    def set_topology(self, nodes: str, place: str) -> None:
+        """Put nodes (a hostlist) elsewhere in the running topology: `TOPOLOGY:ROOT:...:LEAF` or `TOPOLOGY:BLOCK`, by commas."""
+        if not _PLACE.fullmatch(place):
+            raise SlurmError(f"{place[:80]!r} is no place in a topology")
+        for one in expand(nodes):
+            checked_node(one)
+        self._said("scontrol", "update", f"NodeName={nodes}", f"Topology={place}")
 
     def topology_units(self, name: str = "") -> list[TopologyUnit]:
         """Return switches or blocks in Slurm's order, of the topology of a name; none where the cluster has no topology."""

@@ -65,8 +65,11 @@ class Slurm(Protocol):
     def reconfigure(self) -> None:
         """Make the daemons read their files again."""
 
-    def topology(self) -> Mapping[str, tuple[str, ...]]:
-        """Return each node's path of switch (or block) names, top first, as Slurm itself reports it."""
+    def topology(self, name: str = "") -> Mapping[str, tuple[str, ...]]:
+        """Return each node's path of switch (or block) names, top first, in the topology of a name (25.05 and later)."""
+
+    def set_topology(self, nodes: str, place: str) -> None:
+        """Put nodes (a hostlist) elsewhere in the running topology (25.05 and later); `place` as `Topology=` of a node."""
 
     def topology_units(self, name: str = "") -> list[TopologyUnit]:
         """Return switches or blocks as Slurm reports them, in its order, of the topology of a name (25.05 and later)."""

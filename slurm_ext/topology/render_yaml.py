@@ -86,9 +86,14 @@ def node_strings(tree: Tree, plan: BlockPlan | None, *, name: str = TREE) -> dic
     return {node: f"{name}:{':'.join(path)}{block_of.get(node, '')}" for node, path in tree.paths().items()}
 
 
-def updates(strings: Mapping[str, str]) -> list[str]:
-    """Return one `scontrol update` command for all nodes that share a place."""
+def grouped(strings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (hostlist, string), once for each place."""
     together: dict[str, list[str]] = {}
     for node, text in strings.items():
         together.setdefault(text, []).append(node)
-    return [f"scontrol update NodeName={fold(nodes)} Topology={text}" for text, nodes in together.items()]
+    return [(fold(nodes), text) for text, nodes in together.items()]
+
+
+def updates(strings: Mapping[str, str]) -> list[str]:
+    """Return one `scontrol update` command for all nodes that share a place."""
+    return [f"scontrol update NodeName={nodes} Topology={text}" for nodes, text in grouped(strings)]

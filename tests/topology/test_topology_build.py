@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from slurm_ext.slurm.model import Version
 from slurm_ext.topology.build import HOLDING, MAX_TIERS, build, layer, natural, switch_name
-from slurm_ext.topology.compare import differences
 from slurm_ext.topology.lint import Source, lint
 from slurm_ext.topology.lint_model import Given, release
 from slurm_ext.topology.model import Placement, Tree
@@ -278,11 +277,3 @@ def test_names_are_read_back_from_either_file() -> None:
 
 def test_layers_are_counted_from_the_top() -> None:
     assert layer(1) == "l1"
-
-
-def test_differences_name_the_node_and_both_paths() -> None:
-    found = differences({"n1": ("a",), "n2": ("a", "b")}, {"n1": ("a",), "n2": ("a", "c"), "n3": ("a",)})
-    assert [(pair.node, pair.wanted, pair.found) for pair in found] == [
-        ("n2", ("a", "b"), ("a", "c")),
-        ("n3", (), ("a",)),
-    ]

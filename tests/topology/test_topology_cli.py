@@ -57,7 +57,7 @@ def test_generate_writes_every_format(sources: list[str], capsys: pytest.Capture
     assert written("-f", "dot").startswith("digraph")
     assert written("-f", "svg").startswith("<svg")
     assert written("-f", "html").startswith("<!doctype html>")
-    assert written("--max-switches", "2").count("SwitchName=") == 1
+    assert written("--max-switches", "2").count("SwitchName=") == 2
 
 
 def test_what_cannot_be_written_is_a_usage_error_or_lacks_slurm(

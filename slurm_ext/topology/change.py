@@ -1,0 +1,311 @@
+"""The smallest change that makes Slurm have the topology it should, pure: nothing, the file, node updates, reconfigure, restart.
+
+What Slurm does was tried on 22.05.8, 24.11.5 and 26.05.5; what of it belongs to a release stands beside the constant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from slurm_ext.slurm.conf_file import EDITED, FOREIGN, MISSING, OURS, Held, bare
+from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.versions import has
+from slurm_ext.topology.drift import LEFT, Move, is_place, moves
+from slurm_ext.topology.lint_model import release
+from slurm_ext.topology.render_yaml import grouped
+from slurm_ext.topology.written import Written, essence
+
+#: Each is more than the one before. file: written, and Slurm is told nothing, since it has all of it already.
+NOTHING, FILE, NODE_UPDATE, RECONFIGURE, RESTART = "nothing", "file", "node-update", "reconfigure", "restart"
+LEVELS = (NOTHING, FILE, NODE_UPDATE, RECONFIGURE, RESTART)
+
+#: `topology.apply: never` allows none.
+NEVER = "never"
+
+#: One `scontrol update` for each place; from here on a reconfigure is the smaller disturbance.
+MAX_UPDATES = 64
+
+#: slurmctld compares all switches with all each time one is added to a running tree (budget.py): no more at once than this.
+MAX_NEW_SWITCHES = 8
+
+#: From here on a reconfigure takes in another plugin, and a first topology.yaml; before, only a restart does (tried).
+RECONFIGURE_SWAPS_PLUGIN = (23, 11)
+
+#: A topology that Slurm refused is tried again after this at the latest (seconds).
+_REFUSED_S = 7 * 86_400.0
+
+#: 25.11.0 to .2 lose what they were told of nodes (T24405).
+_NO_UPDATES = {(25, 11, 0), (25, 11, 1), (25, 11, 2)}
+
+
+class Seen(NamedTuple):
+    """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
+    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place."""
+
+    version: Version
+    plugin: str
+    paths: Mapping[str, Mapping[str, tuple[str, ...]]]
+    known: frozenset[str]
+    held: Held
+    wins: str = ""
+
+
+class Refusal(NamedTuple):
+    """When Slurm last did not take a topology (epoch seconds), how often it did not, and what was seen."""
+
+    at: float
+    times: int
+    words: str
+
+
+class Past(NamedTuple):
+    """What is remembered: when Slurm was last made to read a file, since when it differs and by what digest, what Slurm refused
+    (`digest version` -> Refusal), and the digest of a file that was written and not yet confirmed."""
+
+    acted_at: float = 0.0
+    differs_since: float = 0.0
+    differs: str = ""
+    refused: Mapping[str, Refusal] = {}
+    unconfirmed: str = ""
+
+
+class Limits(NamedTuple):
+    """How far it may go: the highest of LEVELS (or `never`), seconds between two reconfigures, whether a difference must have
+    been seen before (a daemon) or not (a person), whether a person overrides the file's owner, refusals and loss."""
+
+    ceiling: str = NEVER
+    interval_s: float = 1800.0
+    settle: bool = True
+    force: bool = False
+    at_once: bool = False
+
+
+class Plan(NamedTuple):
+    """What to do. `blocked`: why it may not be done (with a remedy); `wait_until`: when it may, as epoch seconds; `updates`:
+    hostlist and string for each node update; `later`: what a person has to do before Slurm uses the file."""
+
+    level: str
+    why: str
+    moves: Mapping[str, tuple[Move, ...]] = {}
+    updates: tuple[tuple[str, str], ...] = ()
+    writes: bool = False
+    blocked: str = ""
+    remedy: str = ""
+    wait_until: float = 0.0
+    waits_for: str = ""
+    later: str = ""
+
+    @property
+    def acts(self) -> bool:
+        """Say whether something is to be done now."""
+        return self.level != NOTHING and not self.blocked and not self.wait_until
+
+    @property
+    def differs(self) -> bool:
+        """Say whether Slurm, or its file, is not as it should be."""
+        return self.level != NOTHING
+
+
+def plan(
+    wanted: Written, digest: str, seen: Seen, past: Past, limits: Limits, *, now: float, away: Collection[str] = ()
+) -> Plan:
+    """Return the smallest change, or why it must not be done, or not yet. `digest` stands for the wanted file."""
+    needed = _needed(wanted, digest, seen, past, away)
+    if not needed.differs:
+        return needed
+    for why in (
+        None if limits.force else _lost(wanted, seen, away),
+        None if limits.force else _foreign(seen, needed),
+        _too_much(limits, needed),
+    ):
+        if why:
+            return needed._replace(blocked=why[0], remedy=why[1])
+    if limits.at_once:
+        return needed
+    refusal = past.refused.get(refused_key(digest, seen.version))
+    if refusal is not None and not limits.force:
+        # What made Slurm refuse may have been of the moment: it is tried again, ever more seldom.
+        until = refusal.at + min(limits.interval_s * 2 ** min(refusal.times, 20), _REFUSED_S)
+        if refusal.at <= now < until:
+            words = f"Slurm did not take this very topology ({refusal.words}), and is asked again"
+            return needed._replace(wait_until=until, waits_for=words)
+    # A fleet that starts is never the same twice: what differs for as long as an interval is old enough all the same.
+    young = not past.differs or now - past.differs_since < limits.interval_s
+    if limits.settle and past.differs != digest and young:
+        return needed._replace(wait_until=now, waits_for="the same answer a second time")
+    passed = now - past.acted_at
+    if LEVELS.index(needed.level) >= LEVELS.index(RECONFIGURE) and 0 <= passed < limits.interval_s:
+        return needed._replace(
+            wait_until=past.acted_at + limits.interval_s, waits_for="topology.min_interval_min since the last change"
+        )
+    return needed
+
+
+def _needed(wanted: Written, digest: str, seen: Seen, past: Past, away: Collection[str]) -> Plan:
+    """Return the smallest change that would do, whether it may be done or not."""
+    same_file = seen.held.state != MISSING and essence(bare(seen.held.text)) == essence(wanted.text)
+    found = _moves(wanted, seen, away)
+    plain = Plan(NOTHING, "", found, writes=not same_file)
+    if not _is_read(wanted, seen):
+        if same_file:
+            return plain._replace(why="the file is there, and Slurm does not read it", later=_reader(wanted, seen))
+        return plain._replace(
+            level=FILE, why="the file is not there, and Slurm does not read it", later=_reader(wanted, seen)
+        )
+    real = [move for moved in found.values() for move in moved if move.kind != LEFT]
+    gone = sum(len(moved) for moved in found.values()) - len(real)
+    if not real:
+        return _no_node_moved(plain, wanted, digest, seen, past, same_file, gone)
+    nodes = len({move.node for move in real})
+    why = (
+        f"{nodes} {'node does' if nodes == 1 else 'nodes do'} not sit where Slurm has {'it' if nodes == 1 else 'them'}"
+    )
+    if all(not paths for paths in seen.paths.values()):
+        why = "Slurm has no topology"
+        if seen.version[:2] < RECONFIGURE_SWAPS_PLUGIN:
+            return plain._replace(
+                level=RESTART, why=f"{why}, and {seen.version.text} takes a first one in at a restart only"
+            )
+        return plain._replace(level=RECONFIGURE, why=why)
+    if reason := _no_update(wanted, seen, real):
+        return plain._replace(level=RECONFIGURE, why=f"{why}; node updates will not do: {reason}")
+    strings = {move.node: wanted.strings[move.node] for move in real}
+    return plain._replace(level=NODE_UPDATE, why=why, updates=tuple(grouped(strings)))
+
+
+def _no_node_moved(
+    plain: Plan, wanted: Written, digest: str, seen: Seen, past: Past, same_file: bool, gone: int
+) -> Plan:
+    if same_file and past.unconfirmed == digest:
+        return plain._replace(level=RECONFIGURE, why="the file was written, and nobody saw Slurm take it in")
+    if gone:
+        words = f"{gone} {'node has' if gone == 1 else 'nodes have'} no place now, which alone changes nothing"
+    else:
+        words = "all nodes sit where Slurm has them"
+    if same_file:
+        return plain._replace(why=words)
+    if gone or _same_frame(wanted, seen.held):
+        # Written anew, so that a restart finds what runs. With nodes away the file is let be until something else changes.
+        return plain._replace(
+            level=NOTHING if gone else FILE, why=words if gone else f"{words}; the file says otherwise"
+        )
+    return plain._replace(level=RECONFIGURE, why="sizes, order or partitions of blocks are to change")
+
+
+def _moves(wanted: Written, seen: Seen, away: Collection[str]) -> dict[str, tuple[Move, ...]]:
+    found: dict[str, tuple[Move, ...]] = {}
+    for name, paths in wanted.paths.items():
+        # What Slurm does not know as a node cannot be in its topology, whoever lists it.
+        known = {node: path for node, path in paths.items() if node in seen.known}
+        found[name] = tuple(moves(known, seen.paths.get(name, {}), away=away))
+    return found
+
+
+def _is_read(wanted: Written, seen: Seen) -> bool:
+    """Say whether Slurm reads such a file as it is set."""
+    return not seen.wins and (wanted.format == "yaml" or seen.plugin == f"topology/{wanted.format}")
+
+
+def _reader(wanted: Written, seen: Seen) -> str:
+    if seen.wins:
+        return f"Slurm reads {seen.wins} in its place: move it away, or set topology.format: yaml"
+    act = "scontrol reconfigure" if seen.version[:2] >= RECONFIGURE_SWAPS_PLUGIN else "restart slurmctld"
+    return (
+        f"Slurm has TopologyPlugin={seen.plugin or 'none'}: set TopologyPlugin=topology/{wanted.format} in slurm.conf, then {act}"
+        " (ParallelCluster: by CustomSlurmSettings and a cluster update)"
+    )
+
+
+def _no_update(wanted: Written, seen: Seen, real: Collection[Move]) -> str:
+    """Return why node updates cannot do it, empty where they can."""
+    target = release(seen.version.text)
+    if not has(seen.version, "node-topology-update"):
+        return f"{seen.version.text} has none"
+    if target is not None and tuple(target) in _NO_UPDATES:
+        return f"{seen.version.text} forgets them"
+    if any(move.node not in wanted.strings for move in real):
+        return "a node leaves the topology"
+    if seen.held.state == MISSING or not _same_frame(wanted, seen.held):
+        return "blocks or their sizes change"
+    if len(grouped({move.node: wanted.strings[move.node] for move in real})) > MAX_UPDATES:
+        return f"more than {MAX_UPDATES} places change"
+    new: set[str] = set()
+    for name, paths in wanted.paths.items():
+        above = {child: parent for path in seen.paths.get(name, {}).values() for parent, child in _edges(path)}
+        known = above.keys() | {path[0] for path in seen.paths.get(name, {}).values() if path}
+        leaves = {path[-1] for path in seen.paths.get(name, {}).values() if path}
+        for move in real:
+            path = paths.get(move.node, ())
+            if not path:
+                continue
+            if path[0] not in known or path[0] in above:
+                return "another root"
+            if any(above.get(child, parent) != parent for parent, child in _edges(path)):
+                return "a switch hangs elsewhere"
+            if any(parent in leaves for parent, _ in _edges(path)):
+                return "a leaf gets switches below it"
+            if path[-1] in {above[child] for child in above}:
+                return "a switch with others below it becomes a leaf"
+            new |= set(path) - known
+    if len(new) > MAX_NEW_SWITCHES:
+        return f"{len(new)} switches are new"
+    return ""
+
+
+def _edges(path: tuple[str, ...]) -> Iterable[tuple[str, str]]:
+    return itertools.pairwise(path)
+
+
+def _same_frame(wanted: Written, held: Held) -> bool:
+    """Say whether the file has the same blocks, sizes and topologies; a tree is all in the nodes' paths."""
+    if wanted.format == "tree":
+        return True
+    return held.state == OURS and _frame(bare(held.text)) == _frame(wanted.text)
+
+
+def _frame(text: str) -> list[str]:
+    """Return the lines of a file without what is said of nodes, and without switches."""
+    found = []
+    for line in essence(text).splitlines():
+        if "switch:" in line or line.startswith("SwitchName="):
+            continue
+        found.append(line.split("Nodes=")[0].split(", nodes:")[0])
+    return found
+
+
+def refused_key(digest: str, version: Version) -> str:
+    """Return how a refusal is remembered."""
+    return f"{digest} {version.text}"
+
+
+def _lost(wanted: Written, seen: Seen, away: Collection[str]) -> tuple[str, str] | None:
+    for name, running in seen.paths.items():
+        had = [node for node, path in running.items() if is_place(path) and node not in away and node in seen.known]
+        now = wanted.paths.get(name, {})
+        lost = [node for node in had if not is_place(now.get(node, ()))]
+        if len(lost) > max(1, len(had) // 2):
+            return (
+                f"the place of {len(lost)} of {len(had)} running nodes is no longer known: more likely an answer that is not whole",
+                "See `fmslurm topology show`; --force takes it all the same",
+            )
+    return None
+
+
+def _foreign(seen: Seen, needed: Plan) -> tuple[str, str] | None:
+    if not needed.writes or seen.held.state not in (EDITED, FOREIGN):
+        return None
+    whose = "was changed by hand since fmslurm wrote it" if seen.held.state == EDITED else "was not written by fmslurm"
+    return f"{seen.held.path} {whose}", "`fmslurm topology apply --force` replaces it; a copy of it stays beside it"
+
+
+def _too_much(limits: Limits, needed: Plan) -> tuple[str, str] | None:
+    if limits.ceiling != NEVER and LEVELS.index(needed.level) <= LEVELS.index(limits.ceiling):
+        return None
+    allowed = "topology.apply is never" if limits.ceiling == NEVER else f"no more than {limits.ceiling} is allowed"
+    act = "the file written" if needed.level == FILE else f"a {needed.level}"
+    by = NODE_UPDATE if needed.level == FILE else needed.level
+    return f"this takes {act}, and {allowed}", (
+        f"`fmslurm topology apply --by {by}` does it once; with topology.apply: {by} the watch does it"
+    )

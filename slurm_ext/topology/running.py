@@ -1,0 +1,100 @@
+"""What of topology runs on this cluster: Slurm's version and plugin, its files, and where it has each node."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+from slurm_ext.config.model import Settings
+from slurm_ext.errors import LackingError, SlurmError
+from slurm_ext.slurm import conf_file, site_policy
+from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.protocol import Slurm
+from slurm_ext.slurm.versions import has
+from slurm_ext.topology.backing import all_nodes
+from slurm_ext.topology.change import Seen
+from slurm_ext.topology.render_yaml import TREE
+from slurm_ext.topology.written import DEFAULT, FILES, Written
+
+#: `topology.format: auto` means: as what runs.
+AUTO = "auto"
+
+
+class Running(NamedTuple):
+    """The cluster: `folder` of its slurm.conf, `format` of the file that it reads or could read, `known` all its nodes."""
+
+    version: Version
+    plugin: str
+    folder: str
+    format: str
+    known: frozenset[str]
+
+
+def running(slurm: Slurm, settings: Settings, wanted_format: str = AUTO, *, elsewhere: bool = False) -> Running:
+    """Return what runs. Raise LackingError where this machine cannot change it (no slurmctld here, PCS), unless `elsewhere`."""
+    config = slurm.config()
+    version = slurm.version()
+    folder = os.path.dirname(config.get("SLURM_CONF", "") or settings.site.slurm_conf) or "/etc/slurm"
+    if not elsewhere:
+        _here(settings, config.get("SlurmctldHost", ""), folder)
+    plugin = config.get("TopologyPlugin", "")
+    found = wanted_format
+    if found == AUTO:
+        found = _format(version, plugin, folder)
+    known = frozenset(node.name for node in all_nodes(slurm))
+    return Running(version, plugin, folder, found, known)
+
+
+def _format(version: Version, plugin: str, folder: str) -> str:
+    yaml_is_read = has(version, "topology-yaml")
+    if yaml_is_read and os.path.exists(os.path.join(folder, FILES["yaml"])):
+        return "yaml"
+    if plugin in ("topology/tree", "topology/block"):
+        return plugin.partition("/")[2]
+    # It needs no line in slurm.conf.
+    return "yaml" if yaml_is_read else "tree"
+
+
+def _here(settings: Settings, controllers: str, folder: str) -> None:
+    """Raise LackingError where Slurm's files are not this machine's to write."""
+    if site_policy.kind(settings) == "pcs":
+        raise LackingError(
+            "on PCS the controller's files are AWS's own",
+            remedy="`fmslurm topology generate --format hosts` orders the ranks of a job instead",
+        )
+    names = {word.partition("(")[0].strip() for word in controllers.split(",")} - {""}
+    own = socket.gethostname()
+    if names and not names & {own, own.partition(".")[0], socket.getfqdn()}:
+        raise LackingError(
+            f"slurmctld runs on {', '.join(sorted(names))}, and this is {own}", remedy="Run this where slurmctld runs"
+        )
+    if not os.path.isdir(folder):
+        raise LackingError(f"there is no folder {folder}, where Slurm reads its files", remedy="Run this where it is")
+
+
+def seen(slurm: Slurm, found: Running, wanted: Written) -> Seen:
+    """Return what the plan needs to know of the running Slurm and of its file."""
+    path = os.path.join(found.folder, FILES[wanted.format])
+    wins = ""
+    if wanted.format != "yaml" and has(found.version, "topology-yaml"):
+        yaml = os.path.join(found.folder, FILES["yaml"])
+        wins = yaml if os.path.exists(yaml) else ""
+    paths = {name: placed(slurm, found.version, name, tree=_is_tree(wanted, name)) for name in wanted.paths}
+    return Seen(found.version, found.plugin, paths, found.known, conf_file.look(path), wins)
+
+
+def _is_tree(wanted: Written, name: str) -> bool:
+    return name == TREE or (name == DEFAULT and wanted.format == "tree")
+
+
+def placed(slurm: Slurm, version: Version, name: str, *, tree: bool) -> dict[str, tuple[str, ...]]:
+    """Return node -> its switches from the root down, or its block; nothing where Slurm has no topology of that name."""
+    try:
+        found = slurm.topology("" if name == DEFAULT or not has(version, "topology-by-name") else name)
+    except SlurmError:
+        if name == DEFAULT or not slurm.ping():
+            raise
+        return {}  # there is none of that name yet
+    # What stands above a block is Slurm's own sum of neighbours.
+    return {node: path if tree else path[-1:] for node, path in found.items()}
