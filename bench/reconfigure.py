@@ -1,8 +1,9 @@
-"""What a topology of so many switches costs slurmctld at a start and a reconfigure, beside what was promised; the last line is JSON.
+"""What so many switches cost slurmctld, and what fewer cost jobs, beside what was promised; the last line is one JSON object.
 
-`--full` repeats more and goes up to 2,000 switches; `--only switches` is all there is. For the Slurm that is installed here; on
-other machines' Slurm: `.ci/matrix --run bench/reconfigure --full`. Needs root. Exit 0 whatever was measured: times are of the
-processor, so that what else a machine does counts little. Predicted is what fmslurm tells people (topology/budget_cost.py).
+`switches` needs root and a Slurm: the one that is installed here, or with `.ci/matrix --run bench/reconfigure --full` three of
+them. `merging` is pure. `--full` repeats more and goes up to 2,000 switches; `--only switches` leaves the rest out. Exit 0
+whatever was measured: times are of the processor, so that what else a machine does counts little. Predicted is what fmslurm
+tells people (topology/budget_cost.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: A suite of .ci/matrix has our packages, and not us.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cluster")]
 
-PARTS = ("switches",)
+PARTS = ("switches", "merging")
 
 PROMISES = (
     Promise("reconfigure_s_1000", None, unit="s"),
@@ -26,6 +27,8 @@ PROMISES = (
     # Of the same machine at another hour, or another machine of its kind.
     Promise("predicted_over_measured_least", 0.5, at_least=True),
     Promise("predicted_over_measured_most", 2.0),
+    # No other way of so few switches costs jobs less.
+    Promise("ours_over_best_other_most", 1.0),
 )
 
 
