@@ -109,7 +109,7 @@ def paid(tree: Tree, truth: Tree, samples: int) -> float:
         sizes_of(_counts(path[layer] for path in true_paths.values() if len(path) > layer)) for layer in range(1, depth)
     ]
     below: dict[str, dict[str, list[str]]] = {}
-    for node in nodes:
+    for node in (node for leaf in tree.switches for node in leaf.nodes):
         for switch in paths[node]:
             below.setdefault(switch, {}).setdefault(paths[node][-1], []).append(node)
     ways = {path[-1]: path for path in paths.values()}
@@ -129,10 +129,16 @@ def paid(tree: Tree, truth: Tree, samples: int) -> float:
 def _taken(
     leaves: Mapping[str, list[str]], ways: Mapping[str, tuple[str, ...]], size: int, chance: random.Random
 ) -> list[str]:
-    """Return the nodes of a job: of the largest leaf, then of those nearest to it, the last one as small as can be."""
+    """Return the nodes of a job: of the largest leaf, then of those nearest to it, the last one as small as can be.
+
+    Among equals the next in the file comes first.
+    """
     first = max(leaves, key=lambda leaf: (len(leaves[leaf]), chance.random()))
     near = {leaf: sum(a == b for a, b in zip(ways[leaf], ways[first], strict=False)) for leaf in leaves}
-    order = sorted(leaves, key=lambda leaf: (-near[leaf], -len(leaves[leaf]), chance.random()))
+    place = {leaf: number for number, leaf in enumerate(leaves)}
+    order = sorted(
+        leaves, key=lambda leaf: (-near[leaf], -len(leaves[leaf]), (place[leaf] - place[first]) % len(place))
+    )
     job: list[str] = []
     while (left := size - len(job)) > 0:
         able = [leaf for leaf in order if near[leaf] == near[order[0]] and len(leaves[leaf]) >= left]
