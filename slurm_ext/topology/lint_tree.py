@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from slurm_ext.topology.budget_cost import predict
 from slurm_ext.topology.lint_hosts import overflow
 from slurm_ext.topology.lint_model import Unit
 from slurm_ext.topology.lint_report import Report, folded
@@ -11,8 +12,9 @@ from slurm_ext.topology.naming import MAX_NAME
 
 #: Slurm goes over the switches so often to find their levels, and stops where some are still without.
 PASSES = 21
-#: With 670 switches slurmctld came up 2 s later than without, with 1,060 5 s, with 2,130 33 s (26.05.5; 22.05.8 takes twice that).
-MANY_SWITCHES, MOST_SWITCHES = 1000, 65_534
+#: From so many seconds on that its switches alone take slurmctld, a tree is worth a warning: nobody gets an answer meanwhile.
+SLOW_S = 1.0
+MOST_SWITCHES = 65_534
 
 
 def check(report: Report, units: Sequence[Unit], file: str, *, line: int = 1, yaml: bool = False) -> dict[str, str]:
@@ -31,8 +33,14 @@ def check(report: Report, units: Sequence[Unit], file: str, *, line: int = 1, ya
         report.add("tree.forest", file, roots[1].line, count=len(roots), roots=", ".join(u.name for u in roots[:6]))
     if len(units) > MOST_SWITCHES:
         report.add("tree.too-many-switches", file, line, count=len(units))
-    elif len(units) > MANY_SWITCHES:
-        report.add("tree.many-switches", file, line, count=len(units))
+    elif (seconds := predict(len(units), report.given.release.feature)) >= SLOW_S:
+        report.add(
+            "tree.many-switches",
+            file,
+            line,
+            count=len(units),
+            seconds=f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}",
+        )
     return _roots_of(leaf_of, parents)
 
 

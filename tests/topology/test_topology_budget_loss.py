@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from slurm_ext.topology import budget_cost
 from slurm_ext.topology.budget_loss import extra, fewest, job_cost, loss_without, sizes_of, spanned
+from slurm_ext.topology.lint import Source, lint
+from slurm_ext.topology.lint_model import Given, release
 
 SMALL = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
@@ -54,3 +56,12 @@ def test_time_goes_by_the_cube_and_by_release() -> None:
     assert budget_cost.predict(1000) == max(
         budget_cost.predict(1000, since) for since in budget_cost.NS_PER_SWITCH_CUBED
     )
+
+
+def test_the_linter_says_the_seconds_from_one_on() -> None:
+    for count, version, words in ((800, "26.05.5", ""), (1000, "22.05.8", "1.5 s"), (3000, "26.05.5", "38 s")):
+        text = "".join(f"SwitchName=a{i} Nodes=n{i}\n" for i in range(count))
+        target = release(version)
+        assert target is not None
+        found = [f for f in lint([Source("topology.conf", text)], Given(target)) if f.rule == "tree.many-switches"]
+        assert [f"{count} switches take slurmctld about {words} (" in f.reason for f in found] == [True] * bool(words)
