@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_ext.topology import lint_block, lint_releases, lint_slurm, lint_together, lint_topologies, lint_tree
 from slurm_ext.topology.lint_model import Finding, Given, Unit
-from slurm_ext.topology.lint_read import Line, lines
+from slurm_ext.topology.lint_read import Line, is_number, lines
 from slurm_ext.topology.lint_report import Report
 
 CONF, YAML, SLURM = "topology.conf", "topology.yaml", "slurm.conf"
@@ -73,10 +73,15 @@ def lint(sources: Sequence[Source], given: Given) -> list[Finding]:
 def _lines(report: Report, source: Source) -> list[Line]:
     entries = list(lines(source.name, source.text, source.includes))
     for entry in entries:
-        if "*" in entry.include:
+        if entry.circle:
+            report.add("conf.circle", entry.file, entry.number, what=entry.include)
+        elif "*" in entry.include:
             report.add("conf.glob", entry.file, entry.number, what=entry.include)
+        elif '"' in entry.include and entry.include not in source.includes:
+            report.add("conf.quoted", entry.file, entry.number, what=entry.include)
         elif entry.include and entry.include not in source.includes:
             report.add("conf.include", entry.file, entry.number, what=entry.include)
+            report.partial = True
         if entry.rest:
             report.add("conf.parse", entry.file, entry.number, what=entry.rest[:60])
     return entries
@@ -105,16 +110,17 @@ def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | 
         first, name = entry.pairs[0]
         if first == "switchname":
             switches.append(Unit(name, entry.file, entry.number, entry.get("nodes"), entry.get("switches")))
-            if entry.get("linkspeed") is not None:
-                report.add("tree.link-speed", entry.file, entry.number)
+            if (speed := entry.get("linkspeed")) is not None:
+                rule = "tree.link-speed" if is_number(speed) else "tree.link-speed-number"
+                report.add(rule, entry.file, entry.number, what=speed)
         elif first == "blockname":
             blocks.append(Unit(name, entry.file, entry.number, entry.get("nodes")))
         elif first in ("blocksizes", "blocklevels"):
             sizes = lint_block.Sizes(first, name, entry.number)
         others = inside[1:] if first == known_firsts[0] else ()
         for number, (key, _) in enumerate(entry.pairs):
-            mixed = first in ("switchname", "blockname") and first not in known_firsts
-            if not mixed and key not in (others if number else known_firsts):
+            mixed = "blockname" in firsts and "switchname" in firsts and first in ("switchname", "blockname")
+            if (not mixed or first in known_firsts) and key not in (others if number else known_firsts):
                 report.add(
                     "conf.unknown-key", entry.file, entry.number, key=key, known=", ".join(known_firsts + inside[1:])
                 )

@@ -11,7 +11,7 @@ from slurm_ext.topology.lint_model import Unit
 from slurm_ext.topology.lint_report import Report, folded
 from slurm_ext.topology.lint_tree import members
 
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+")
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 _LEVELS = re.compile(r"\[?([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]?")
 
 
@@ -39,11 +39,9 @@ def check(
         known.setdefault(unit.name, unit)
         if unit.nodes is None:
             report.add("block.no-nodes", unit.file, unit.line, name=unit.name)
-    owner = members(report, units, "block", yaml=yaml)
+    owner, counts = members(report, units, "block")
     given = report.given.nodes
-    counts = dict.fromkeys(known, 0)
-    for node, unit in owner.items():
-        counts[unit.name] += not given or node in given
+    counts = dict.fromkeys(known, 0) | counts
     base = _base(report, sizes, file, yaml)
     if sizes is None:
         base = counts[units[0].name]
@@ -76,20 +74,32 @@ def _base(report: Report, sizes: Sizes | None, file: str, yaml: bool) -> int:
     if not values or not _doubling(values):
         feature, patch = report.given.release.feature, report.given.release.patch
         # 26.05 checks a topology.yaml's sizes from its third patch on.
-        mild = "warning" if yaml and feature == (26, 5) and 0 <= patch < 3 else ""
-        report.add("block.sizes-yaml" if yaml else "block.sizes", file, sizes.line, severity=mild, what=sizes.text)
-    return max(values[0], 0) if values else 0
+        how = "warning" if yaml and feature == (26, 5) and 0 <= patch < 3 else ""
+        if values and values[0] > 0 and not _held(values[0]):  # every release divides by it
+            how = "fatal"
+        report.add("block.sizes-yaml" if yaml else "block.sizes", file, sizes.line, severity=how, what=sizes.text)
+    return _held(values[0]) if values else 0
 
 
 def _number(word: str) -> int:
-    """Return what C's atoi makes of a word."""
+    """Return what C's atoi makes of a word: the lower 32 bits of a number of 64."""
     found = _INTEGER.match(word)
-    return int(found[0][:18]) if found else 0
+    if found is None:
+        return 0
+    digits = found[0].strip(" \t\n\v\f\r+-").lstrip("0")
+    number = (1 << 63) - 1 if len(digits) > 19 else min(int(digits or "0"), (1 << 63) - 1)
+    number = -number if "-" in found[0] else number
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _held(value: int) -> int:
+    """Return the base that slurmctld holds of a number: sixteen bits of it."""
+    return value & 0xFFFF if value > 0 else 0
 
 
 def _doubling(values: Sequence[int]) -> bool:
-    base = values[0]
-    if base <= 0:
+    base = _held(values[0])
+    if not base:  # of 65,536 nothing is held, and slurmctld divides by it
         return False
     for value in values:
         times, rest = divmod(value, base)

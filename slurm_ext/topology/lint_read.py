@@ -1,7 +1,7 @@
 """Slurm's configuration text -> lines of keys and values, as its own parser takes them (parse_config.c). Pure.
 
 A `#` begins a comment unless a backslash stands before it; a backslash at the end of a line continues it; `Include FILE`
-stands alone; keys are case-insensitive; a value may stand in double quotes.
+stands alone; keys are case-insensitive; a value may stand in double quotes; a line ends at a NUL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _PAIR = re.compile(
 )
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_INCLUDE = re.compile(r"include[ \t]+(\S+)", re.IGNORECASE)
+_INCLUDE = re.compile(r"include[ \t\r\n\f\v]+([^ \t\r\n\f\v]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"[ \t\r\n\f\v]*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?([kK]?)")
 _BLANK = " \t\r\n\f\v"
 
 
@@ -30,6 +31,8 @@ class Line(NamedTuple):
     pairs: tuple[tuple[str, str], ...]
     rest: str = ""
     include: str = ""
+    #: The file that it includes is being read already.
+    circle: bool = False
 
     def get(self, key: str) -> str | None:
         """Return the last value of a key (lower case), None where it is not there."""
@@ -52,10 +55,25 @@ def lines(name: str, text: str, includes: Mapping[str, str] | None = None) -> It
             continue
         number, words = entry
         line = _line(here, number, words)
+        if line.include and line.include in (name.rpartition("/")[2], *(file for file, _ in stack)):
+            yield line._replace(circle=True)
+            continue
         yield line
         if line.include in files and len(stack) < MAX_DEPTH and opened < MAX_FILES:
             opened += 1
             stack.append((line.include, _logical(files[line.include])))
+
+
+def is_number(text: str, most: int = (1 << 32) - 1) -> bool:
+    """Say whether Slurm takes a value for a whole number (s_p_handle_uint32): decimal, 0x, octal; a k for 1024."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text.lower() in ("unlimited", "infinite")
+    digits, thousands = found[1] or "0", found[2]
+    if len(digits) > 24:
+        return not digits.strip("0")
+    number = int(digits, 16 if digits[:2].lower() == "0x" else 8 if digits[0] == "0" else 10)
+    return number * (1024 if thousands else 1) <= most
 
 
 def include_names(text: str) -> list[str]:
@@ -70,6 +88,8 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not held:
             first = number
+        if "\0" in line:
+            line = line.partition("\0")[0]
         if "#" in line:
             line = _COMMENT.sub(r"\1", line)
         bare = line.rstrip(_BLANK)

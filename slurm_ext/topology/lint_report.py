@@ -15,6 +15,20 @@ from slurm_ext.topology.naming import comment, natural
 MAX_NAMES = 400_000
 #: Findings of one rule in one file; the last of them says how many more there are.
 MAX_EACH = 20
+#: Rules of what is missing: it may stand in a file that an Include names and nobody has read.
+_MISSING = frozenset(
+    (
+        *(
+            "conf.empty",
+            "tree.unknown-child",
+            "tree.unknown-node",
+            "tree.orphans",
+            "block.unknown-node",
+            "block.orphans",
+        ),
+        *("block.nothing", "block.base-guessed", "slurm.topology-unknown"),
+    )
+)
 
 
 class Report:
@@ -23,6 +37,8 @@ class Report:
     def __init__(self, given: Given) -> None:
         self.given = given
         self.found: list[Finding] = []
+        #: A file that is included was not read.
+        self.partial = False
         self._counts: dict[tuple[str, str], int] = {}
         self._left = MAX_NAMES
 
@@ -32,6 +48,8 @@ class Report:
         how = severity or entry.severity(self.given.release.feature)
         if not how:
             return
+        if self.partial and rule in _MISSING:
+            how = "note"
         self._counts[file, rule] = self._counts.get((file, rule), 0) + 1
         if self._counts[file, rule] > MAX_EACH:
             return

@@ -32,10 +32,25 @@ FILES: tuple[Rule, ...] = (
     ),
     rule(
         "conf.include",
-        "note",
-        "what {what} holds was not read, so what is missing may be there",
-        "Give the files beside it",
-        PARSE_C,
+        "warning",
+        "Include {what}: it is not here, so what is missing may be in it; where slurmctld does not find it "
+        "either, it waits a minute and stops",
+        "Lint the files where slurmctld has them",
+        PARSE_C + ", tried",
+    ),
+    rule(
+        "conf.quoted",
+        "fatal",
+        "Include {what}: quotes are taken for a part of the name",
+        "Leave them out",
+        PARSE_C + ", tried",
+    ),
+    rule(
+        "conf.circle",
+        "fatal",
+        "Include {what}: it includes itself, until no more files can be opened",
+        "Leave it out",
+        PARSE_C + ", tried",
     ),
     rule(
         "conf.glob",

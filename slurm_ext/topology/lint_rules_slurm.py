@@ -95,6 +95,20 @@ SLURM: tuple[Rule, ...] = (
         "slurm.conf(5) of 26.05",
     ),
     rule(
+        "slurm.number",
+        "fatal",
+        "{key}={what} is no number that {key} takes",
+        "Correct it",
+        "common/parse_value.c, tried",
+    ),
+    rule(
+        "slurm.partition-key",
+        "fatal",
+        "the key {key} of a PartitionName line came with {since}",
+        "Leave it out",
+        CONF_C + ", tried",
+    ),
+    rule(
         "slurm.topology-key",
         "fatal",
         "Topology= on a {kind} line came with 25.05",

@@ -108,6 +108,13 @@ UNITS: tuple[Rule, ...] = (
         "Right for zones that cannot reach one another; else add a switch above",
         "topology/tree/eval_nodes_tree.c",
     ),
+    rule(
+        "tree.link-speed-number",
+        "fatal",
+        "LinkSpeed={what} is no whole number of 32 bits: the whole file is refused",
+        "Leave it out: nothing uses it",
+        "common/parse_value.c, tried",
+    ),
     rule("tree.link-speed", "note", "LinkSpeed is read and used by nothing", "Leave it out", "topology.conf(5)"),
     rule(
         "tree.many-switches",

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.topology.lint_model import Release
-from slurm_ext.topology.lint_read import Line
+from slurm_ext.topology.lint_read import Line, is_number
 from slurm_ext.topology.lint_report import MAX_NAMES, Report, folded
 
 _LAST = (99, 99)
-#: plugin -> the first release that has it, and the first that does not.
+#: plugin -> the first release that has it, and the first that does not. (3d_torus was for a Cray's three dimensions alone.)
 PLUGINS: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "tree": ((0, 0), _LAST),
     "none": ((0, 0), (23, 11)),
@@ -40,6 +40,8 @@ PARAMS: Mapping[str, tuple[int, int]] = {
     "noinaddrany": (0, 0),
     "noctldinaddrany": (0, 0),
 }
+#: Key of a PartitionName line that has to do with topology -> the first release that knows it.
+PARTITION_KEYS: Mapping[str, tuple[int, int]] = {"exclusivetopo": (24, 5), "exclusive": (26, 5)}
 #: T23827 is fixed from these patches on, and in every release after them.
 _OVERFLOW_FIXED: Mapping[tuple[int, int], int] = {(25, 5): 6, (25, 11): 1}
 _LARGEST_INT = (1 << 31) - 1
@@ -47,11 +49,11 @@ _DEFAULT_TREE_WIDTH = 16
 
 
 class Partition(NamedTuple):
-    """One PartitionName line."""
+    """One PartitionName line; `topology` is None where it names none."""
 
     name: str
     nodes: tuple[str, ...]
-    topology: str
+    topology: str | None
     file: str
     line: int
 
@@ -94,6 +96,7 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
     partitions: list[Partition] = []
     strings: list[NodeTopology] = []
     default_weight, default_nodes, left = 1, "", MAX_NAMES
+    default_topology: str | None = None
     for entry in entries:
         first = entry.pairs[0][0] if entry.pairs else ""
         if first == "nodename":
@@ -102,6 +105,8 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
                 report.add("slurm.topology-key", entry.file, entry.number, kind="NodeName")
                 strings.append(NodeTopology(entry.pairs[0][1], string, entry.file, entry.number))
             weight = entry.get("weight")
+            if weight is not None and not is_number(weight):
+                report.add("slurm.number", entry.file, entry.number, key="Weight", what=weight)
             number = (
                 int(weight[:12]) if weight is not None and weight.isascii() and weight.isdigit() else default_weight
             )
@@ -115,15 +120,20 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
             topology = entry.get("topology")
             if topology is not None:
                 report.add("slurm.topology-key", entry.file, entry.number, kind="PartitionName")
+            for key, since in PARTITION_KEYS.items():
+                if entry.get(key) is not None and report.given.release.feature < since:
+                    report.add("slurm.partition-key", entry.file, entry.number, key=key, since=_words(since))
             nodes = entry.get("nodes")
             if entry.pairs[0][1].upper() == "DEFAULT":
                 default_nodes = nodes if nodes is not None else default_nodes
+                default_topology = topology if topology is not None else default_topology
                 continue
+            topology = topology if topology is not None else default_topology
             text = nodes if nodes is not None else default_nodes
             every = text.strip().upper() == "ALL"
             names = tuple(weights) if every else _expanded(text, left)
             left -= 0 if every else len(names)
-            partitions.append(Partition(entry.pairs[0][1], names, topology or "", entry.file, entry.number))
+            partitions.append(Partition(entry.pairs[0][1], names, topology, entry.file, entry.number))
         elif first not in ("nodeset", "downnodes", "switchname", "frontendname"):
             values.update((key, (value, entry.file, entry.number)) for key, value in entry.pairs)
     return SlurmConf(file, values, weights, tuple(partitions), tuple(strings))
@@ -141,8 +151,11 @@ def check(report: Report, conf: SlurmConf) -> None:
     release = report.given.release
     feature = release.feature
     plugin = conf.plugin()
-    if plugin:
+    if "topologyplugin" in conf.values:
         _plugin(report, conf, plugin, release)
+    width = conf.get("treewidth", "1")
+    if not is_number(width, 0xFFFF) or width[-1:].lower() == "k":
+        report.add("slurm.number", *conf.where("treewidth"), key="TreeWidth", what=width)
     since = {word: first for word, first in PARAMS.items() if first <= feature}
     for word in conf.get("topologyparam").split(","):
         name = word.strip().partition("=")[0].lower()
@@ -174,12 +187,14 @@ def _plugin(report: Report, conf: SlurmConf, plugin: str, release: Release) -> N
         )
         return
     first, gone = PLUGINS.get(plugin, (_LAST, _LAST))
-    bare = not what.lower().startswith("topology/")
-    if first <= feature < gone and not bare:
+    bare, case = not what.lower().startswith("topology/"), what != what.lower()
+    if first <= feature < gone and not bare and not case and plugin != "3d_torus":
         return
-    when = ": it lacks topology/ in front" if bare else ""
-    if plugin in PLUGINS and not bare:
+    when = ": it lacks topology/ in front" if bare else ": it is written in small letters" if case else ""
+    if plugin in PLUGINS and not when:
         when = f" (since {_words(first)})" if feature < first else f" (gone since {_words(gone)})"
+        if first <= feature < gone:
+            when = ": it is for a Cray alone"
     known = [f"topology/{name}" for name, (start, end) in PLUGINS.items() if start <= feature < end]
     report.add(
         "slurm.plugin",

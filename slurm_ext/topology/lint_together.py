@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 
 from slurm_ext.topology.lint_report import Report, short
 from slurm_ext.topology.lint_slurm import NodeTopology, SlurmConf
@@ -23,7 +24,7 @@ def check(report: Report, conf: SlurmConf, held: Found | None, found: Found | No
         report.add("slurm.yaml-wins", *where, what=what)
     elif held is not None and held.kinds[0] != plugin:
         kind = held.kinds[0]
-        rule = "slurm.plugin-other" if plugin in ("tree", "block") else "slurm.plugin-unset"
+        rule = "slurm.plugin-other" if plugin in ("tree", "block", "ring", "torus3d") else "slurm.plugin-unset"
         report.add(rule, *where, what=what, kind="blocks" if kind == "block" else "switches", wanted=kind)
     read = found if uses_yaml else held
     if names_topologies and read is not None:
@@ -33,7 +34,7 @@ def check(report: Report, conf: SlurmConf, held: Found | None, found: Found | No
 
 def _names(report: Report, conf: SlurmConf, read: Found, *, yaml: bool) -> None:
     for partition in conf.partitions:
-        if partition.topology and partition.topology not in read.names:
+        if partition.topology is not None and partition.topology not in read.names:
             rule = "slurm.topology-unknown" if yaml else "slurm.topology-conf"
             report.add(rule, partition.file, partition.line, name=partition.name, what=partition.topology,
                        known=", ".join(read.names))  # fmt: skip
@@ -46,15 +47,17 @@ def _node_string(report: Report, string: NodeTopology, by_name: Mapping[str, Top
     words = {"what": string.text, "nodes": short(string.nodes)}
     named = set()
     for part in string.text.split(","):
-        name, _, path = part.partition(":")
-        if not name:
+        if not part:
             continue
+        name, _, path = part.partition(":")
         named.add(name)
-        why = "" if name in by_name else f"there is no topology {name}"
-        if not why and not path:
+        why = "" if name in by_name else f"there is no topology {name}" if name else "a topology without a name"
+        # strtok() passes over what stands between two colons, but blocks are compared with all of it.
+        path = path if not why and by_name[name].kind == "block" else ":".join(filter(None, path.split(":")))
+        if not why and not path and by_name[name].kind != "block":
             report.add("slurm.node-topology-none", string.file, string.line, **words)
             continue
-        why = why or _refused(by_name[name], path.split(":"))
+        why = why or _refused(by_name[name], path)
         if why:
             report.add("slurm.node-topology", string.file, string.line, why=why, **words)
             return
@@ -63,15 +66,19 @@ def _node_string(report: Report, string: NodeTopology, by_name: Mapping[str, Top
         report.add("slurm.node-topology-leaves", string.file, string.line, others=" and ".join(others), **words)
 
 
-def _refused(topology: Topology, path: Sequence[str]) -> str:
-    """Return why slurmctld refuses a place; a tree makes switches below one that it has."""
+def _refused(topology: Topology, place: str) -> str:
+    """Return why slurmctld refuses a place; a tree makes switches below one that it has and that has no nodes."""
     known = topology.units
     if topology.kind == "block":
-        return "" if path[-1] in known else f"there is no block {path[-1]}"
+        return "" if place in known else f"there is no block {place}"
     if topology.kind != "tree":
         return ""
+    path = place.split(":")
     if path[0] not in known:
         return f"there is no switch {path[0]}"
+    for above, name in itertools.pairwise(path):
+        if name not in known and above in known and known[above].nodes:
+            return f"{above} has nodes, so there is no room for {name} below it"
     last = known.get(path[-1])
     return f"{path[-1]} has switches below it" if last is not None and last.children and last.nodes is None else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ KINDS = {
 _NEW = ("ring", "torus3d")
 _KEYS = ("topology", "cluster_default", *KINDS)
 _PAGE = 4096
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 #: Releases that measure the file by its first NUL: all of 25.05, and 25.11 up to this patch.
 _PAGES_FIXED = ((25, 11), 6)
 
@@ -62,7 +60,7 @@ def check(report: Report, text: str, file: str) -> Found:
         report.add("yaml.parse", file, exc.line, what=exc)
         return Found((), {})
     if document.kind == "scalar":
-        words = "nothing in it" if document.is_null() else "one word"
+        words = "one word" if document.text else "nothing in it"
         report.add("yaml.shape", file, document.line, what=f"{words}, where a list of topologies is wanted")
         return Found((), {})
     topologies = document.items if document.kind == "list" else (document,)
@@ -70,7 +68,7 @@ def check(report: Report, text: str, file: str) -> Found:
         report.add("yaml.shape", file, document.line, what="an empty list, where topologies are wanted")
     made: list[Topology] = []
     roots: dict[str, str] = {}
-    defaults = [t for t in topologies if (flag := t.get("cluster_default")) is not None and flag.is_true()]
+    defaults = [t for t in topologies if (flag := t.get("cluster_default")) and _word(flag) and flag.is_true()]
     for topology in topologies:
         if topology.kind != "mapping":
             report.add("yaml.shape", file, topology.line, what="a topology that is no mapping of keys")
@@ -105,27 +103,29 @@ def _keys(report: Report, value: Value, known: Iterable[str], where: str, file: 
 
 
 def _topology(report: Report, topology: Value, file: str, made: list[Topology]) -> dict[str, str]:
+    for key in ("topology", "cluster_default"):
+        if (value := topology.get(key)) is not None and not _word(value):
+            report.add("yaml.shape", file, value.line, what=f"{key} is no word")
     name_value = topology.get("topology")
-    name = name_value.text if name_value is not None and name_value.kind == "scalar" else ""
+    name = name_value.text if name_value is not None and _word(name_value) else ""
     if not name:
         report.add("yaml.unnamed", file, topology.line)
     elif any(other.name == name for other in made):
         report.add("yaml.duplicate", file, topology.line, name=name)
     made.append(Topology(name, ""))
     _keys(report, topology, _KEYS, "a topology", file)
-    kinds = [(key, line, value) for key, line, value in topology.pairs if key in KINDS and _says_something(value)]
+    kinds = [(key, line, value) for key, line, value in topology.pairs if key in KINDS and _says_something(key, value)]
+    for key, line, value in topology.pairs:
+        if key in KINDS and value.kind != "mapping" and (key != "flat" or not _word(value)):
+            report.add("yaml.shape", file, line, what=f"{key} is no mapping of keys")
     if len(kinds) != 1:
         what = " and ".join(key for key, _, _ in kinds) or "no kind (tree, block, flat)"
         report.add("yaml.kinds", file, topology.line, name=name or "without a name", what=what)
-        if not kinds:
-            return {}
     roots: dict[str, str] = {}
     for kind, line, value in kinds:
-        if kind in _NEW:
-            report.add("yaml.new-kind", file, line, name=name, kind=kind)
+        if kind in _NEW or (kind == "flat" and value.kind == "mapping"):
+            report.add("yaml.new-kind", file, line, name=name, kind=kind if kind in _NEW else "flat with keys")
         if value.kind != "mapping":
-            if kind != "flat":
-                report.add("yaml.shape", file, line, what=f"{kind} is no mapping of keys")
             continue
         _keys(report, value, KINDS[kind], kind, file)
         if kind == "tree":
@@ -139,16 +139,22 @@ def _topology(report: Report, topology: Value, file: str, made: list[Topology]) 
     return roots
 
 
-def _says_something(value: Value) -> bool:
-    """Say whether a kind counts: an empty mapping and `flat: false` do not."""
-    return value.kind == "list" or bool(value.pairs) or value.is_true() or (value.kind == "scalar" and not value.plain)
+def _word(value: Value) -> bool:
+    return value.kind == "scalar"
+
+
+def _says_something(kind: str, value: Value) -> bool:
+    """Say whether a kind counts: an empty mapping does not, but for flat's, and neither does `flat: false`."""
+    if kind == "flat":
+        return value.kind == "mapping" or (_word(value) and value.is_true())
+    return bool(value.pairs)
 
 
 def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str) -> list[Unit]:
     if value is None:
         return []
     if value.kind == "scalar":
-        what = "nothing" if value.is_null() else "one word"
+        what = "one word" if value.text else "nothing"
         report.add("yaml.shape", file, value.line, what=f"{what}, where a list of {keys[0]} is wanted")
         return []
     units = []
@@ -159,9 +165,9 @@ def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str
         _keys(report, entry, keys, f"a {keys[0]}", file)
         words: dict[str, str] = {}
         for key, line, held in entry.pairs:
-            if held.kind != "scalar":
+            if not _word(held):
                 report.add("yaml.shape", file, line, what=f"{key} is no text")
-            elif not held.is_null() and held.text:
+            elif not held.null:
                 words[key] = held.text
         if keys[0] not in words:
             report.add("yaml.shape", file, entry.line, what=f"a {keys[0]} without a name")
@@ -172,13 +178,11 @@ def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str
 
 def _sizes(report: Report, value: Value, file: str) -> lint_block.Sizes | None:
     sizes = value.get("block_sizes")
-    if sizes is None or sizes.is_null() or (sizes.kind == "list" and not sizes.items):
+    if sizes is None or sizes.null or (sizes.kind == "list" and not sizes.items):
         return None
-    if sizes.kind == "mapping" or any(item.kind != "scalar" for item in sizes.items):
-        report.add("yaml.shape", file, sizes.line, what="block_sizes is no list of numbers")
+    words = sizes.items if sizes.kind == "list" else (sizes,)
+    numbers = [word.integer() if _word(word) else None for word in words]
+    if any(number is None or not -(1 << 31) <= number < 1 << 31 for number in numbers):
+        report.add("yaml.shape", file, sizes.line, what="block_sizes is no list of numbers of 32 bits")
         return None
-    words = [sizes.text] if sizes.kind == "scalar" else [item.text for item in sizes.items]
-    if not all(_INTEGER.fullmatch(word.strip()) for word in words):
-        report.add("yaml.shape", file, sizes.line, what="block_sizes is no list of numbers")
-        return None
-    return lint_block.Sizes("block_sizes", ",".join(words), sizes.line)
+    return lint_block.Sizes("block_sizes", ",".join(map(str, numbers)), sizes.line)

@@ -26,7 +26,7 @@ def check(report: Report, units: Sequence[Unit], file: str, *, line: int = 1, ya
     children = _children(report, units, known, yaml)
     parents = _parents(report, units, children)
     _levels(report, units, children, known)
-    leaf_of = members(report, units, "tree", yaml=yaml)
+    leaf_of, _ = members(report, units, "tree")
     _orphans(report, leaf_of, file, line)
     roots = [unit for unit in known.values() if unit.name not in parents]
     if len(roots) > 1:
@@ -120,16 +120,22 @@ def _levels(
         report.add("tree.not-a-tree", known[name].file, known[name].line, name=name)
 
 
-def members(report: Report, units: Sequence[Unit], kind: str, *, yaml: bool = False) -> dict[str, Unit]:
-    """Return node -> the leaf or block it is in (the first), and report nodes in two and nodes that nobody defines."""
+def members(report: Report, units: Sequence[Unit], kind: str) -> tuple[dict[str, Unit], dict[str, int]]:
+    """Return node -> the leaf or block it is in (the first), and how many nodes that exist each has by its own list.
+
+    Report nodes in two, and nodes that nobody defines.
+    """
     owner: dict[str, Unit] = {}
+    counts: dict[str, int] = {}
     given = report.given.nodes
     for unit in units:
         if unit.nodes is None:
             continue
         twice: dict[str, list[str]] = {}
         unknown = []
-        for node in report.names(unit.nodes, unit.file, unit.line):
+        names = report.names(unit.nodes, unit.file, unit.line)
+        counts[unit.name] = sum(node in given for node in names) if given else len(names)
+        for node in names:
             first = owner.setdefault(node, unit)
             if first is not unit:
                 twice.setdefault(first.name, []).append(node)
@@ -143,7 +149,7 @@ def members(report: Report, units: Sequence[Unit], kind: str, *, yaml: bool = Fa
     for node in owner:
         if count := overflow(node):
             report.add("hostlist.digits", owner[node].file, owner[node].line, what=f"the node {node}", count=count)
-    return owner
+    return owner, counts
 
 
 def _orphans(report: Report, leaf_of: Mapping[str, Unit], file: str, line: int) -> None:

@@ -1,7 +1,12 @@
-"""topology.yaml -> plain values that know their line. Reads events, so no nesting and no alias can blow up. Pure."""
+"""topology.yaml -> plain values that know their line. Reads events, so no nesting and no alias can blow up. Pure.
+
+As Slurm's reader has it (serializer_yaml.c, data.c): the text ends at its first NUL, every word without a tag is text, also `~` and
+`null`, and of keys that stand twice the last one counts.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import yaml
@@ -9,6 +14,11 @@ import yaml
 #: Deeper than any topology.yaml, and shallow enough for whoever walks it.
 MAX_NESTING = 12
 MAX_VALUES = 2_000_000
+
+
+_NULL_TAG = "tag:yaml.org,2002:null"
+_INTEGER = re.compile(r"0[xX][0-9a-fA-F]+|[ \t\n\v\f\r]*[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9].*|inf|infinity|nan)", re.I | re.S)
 
 
 class YamlError(ValueError):
@@ -28,19 +38,32 @@ class Value(NamedTuple):
     text: str = ""
     items: tuple[Value, ...] = ()
     pairs: tuple[tuple[str, int, Value], ...] = ()
-    plain: bool = False
+    null: bool = False
 
     def get(self, key: str) -> Value | None:
         """Return the last value of a key of a mapping, None where it is not there."""
         return next((value for name, _, value in reversed(self.pairs) if name == key), None)
 
-    def is_null(self) -> bool:
-        """Say whether nothing stands there."""
-        return self.kind == "scalar" and self.plain and self.text.lower() in ("", "~", "null")
-
     def is_true(self) -> bool:
-        """Say whether it is a yes."""
-        return self.kind == "scalar" and self.text.lower() in ("true", "yes", "on", "y", "1")
+        """Say whether Slurm takes a word for a yes: all but a no, a zero and nothing (data.c)."""
+        text = self.text.lower()
+        if self.null or not text or text[0] == "~" or text in ("null", "n", "no", "f", "false", "off"):
+            return False
+        if (number := self.integer()) is not None:
+            return number != 0
+        try:
+            return not _FLOAT.fullmatch(text) or float(text) != 0
+        except ValueError:
+            return True
+
+    def integer(self) -> int | None:
+        """Return the number that Slurm reads in a word, None where it reads none."""
+        if self.null or not _INTEGER.fullmatch(self.text):
+            return None
+        if self.text[:2].lower() == "0x":
+            return int(self.text, 16)
+        digits = self.text.strip(" \t\n\v\f\r")
+        return int(digits[:21])  # what is longer is out of every range
 
 
 class _Open:
@@ -54,8 +77,12 @@ class _Open:
         if self.kind == "list":
             return Value("list", self.line, items=tuple(self.items))
         flat = self.items
-        pairs = [(key.text, key.line, value) for key, value in zip(flat[::2], flat[1::2], strict=False)]
-        return Value("mapping", self.line, pairs=tuple(pairs))
+        found: dict[str, tuple[str, int, Value]] = {}
+        for key, value in zip(flat[::2], flat[1::2], strict=False):
+            if key.kind != "scalar":
+                raise YamlError(key.line, f"a {key.kind} for a key: Slurm's reader takes words alone")
+            found[key.text] = key.text, key.line, value
+        return Value("mapping", self.line, pairs=tuple(found.values()))
 
 
 def read(text: str) -> Value:
@@ -65,7 +92,7 @@ def read(text: str) -> Value:
     stack: list[_Open] = []
     total = 0
     try:
-        for event in yaml.parse(text, Loader=loader):
+        for event in yaml.parse(text.partition("\0")[0], Loader=loader):
             mark = event.start_mark
             line = mark.line + 1 if mark else 1
             total += 1
@@ -79,7 +106,7 @@ def read(text: str) -> Value:
                 stack.append(_Open("list" if isinstance(event, yaml.SequenceStartEvent) else "mapping", line))
                 continue
             if isinstance(event, yaml.ScalarEvent):
-                value = Value("scalar", line, event.value, plain=event.style is None or event.style == "")
+                value = Value("scalar", line, event.value, null=event.tag == _NULL_TAG)
             elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
                 value = stack.pop().close()
             else:
@@ -91,5 +118,5 @@ def read(text: str) -> Value:
     except (yaml.YAMLError, UnicodeError) as exc:
         raise YamlError(1, f"no YAML: {' '.join(str(exc).split())[:120]}") from exc
     if not found:
-        return Value("scalar", 1, plain=True)
+        return Value("scalar", 1, null=True)
     return found[0]

@@ -11,8 +11,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from bare_controller import BareController
@@ -29,10 +30,12 @@ from slurm_ext.topology.model import Placement, Tree
 
 sys.path.append(str(Path(__file__).parents[1] / "topology"))
 from topology_cases import BLOCK_CASES, CONF_CASES, NODES, SLURM_CASES, YAML_CASES, Case
+from topology_cases_more import BLOCK_MORE, CONF_MORE, SLURM_MORE, YAML_MORE
 
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 TREE, BLOCK = "TopologyPlugin=topology/tree", "TopologyPlugin=topology/block"
 GB200 = "p6e-gb200.36xlarge"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +53,12 @@ def controller(version: Version) -> Iterator[BareController]:
         yield made
 
 
-def findings(files: dict[str, str], slurm_conf: str, version: Version) -> list[Finding]:
+def findings(
+    files: Mapping[str, str], slurm_conf: str, version: Version, beside: Mapping[str, str] = NOTHING
+) -> list[Finding]:
     target = release(version.text)
     assert target is not None
-    sources = [Source(name, text) for name, text in files.items()]
+    sources = [Source(name, text, "", beside) for name, text in files.items()]
     return lint([*sources, Source("slurm.conf", slurm_conf)], Given(target))
 
 
@@ -227,15 +232,14 @@ def test_check_agrees_with_what_was_generated_and_names_who_moved(
 
 def checked(case: Case, controller: BareController, version: Version) -> None:
     slurm = "\n".join(line for line in case.slurm.splitlines() if "SelectType" not in line)
-    controller.write(
-        case.files, NODES, more=slurm, partitions=case.partition or "PartitionName=all Nodes=ALL Default=YES"
-    )
+    files = {**case.files, **case.beside}
+    controller.write(files, NODES, more=slurm, partitions=case.partition or "PartitionName=all Nodes=ALL Default=YES")
     if case.node:
         controller.conf.write_text(controller.conf.read_text().replace("State=UNKNOWN", f"State=UNKNOWN {case.node}"))
     if "SelectType" in case.slurm:
         text = controller.conf.read_text().replace("select/cons_tres", "select/linear")
         controller.conf.write_text(text)
-    found = findings(case.files, controller.conf.read_text(), version)
+    found = findings(case.files, controller.conf.read_text(), version, case.beside)
     fatal = [finding for finding in found if finding.severity == "fatal"]
     if case.yaml is not None and case.conf is not None:  # what nothing reads stops nothing
         fatal = [finding for finding in fatal if finding.file == "topology.yaml"]
@@ -244,14 +248,14 @@ def checked(case: Case, controller: BareController, version: Version) -> None:
     assert up is not case.stops((version.major, version.minor))
 
 
-@pytest.mark.parametrize("case", CONF_CASES + BLOCK_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CONF_CASES + CONF_MORE + BLOCK_CASES + BLOCK_MORE, ids=lambda case: case.name)
 def test_a_topology_conf_that_is_called_fatal_stops_slurmctld_and_no_other(
     case: Case, controller: BareController, version: Version
 ) -> None:
     checked(case, controller, version)
 
 
-@pytest.mark.parametrize("case", YAML_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE, ids=lambda case: case.name)
 def test_a_topology_yaml_that_is_called_fatal_stops_slurmctld_and_no_other(
     case: Case, controller: BareController, version: Version
 ) -> None:
@@ -260,7 +264,7 @@ def test_a_topology_yaml_that_is_called_fatal_stops_slurmctld_and_no_other(
     checked(case, controller, version)
 
 
-@pytest.mark.parametrize("case", SLURM_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SLURM_CASES + SLURM_MORE, ids=lambda case: case.name)
 def test_settings_that_are_called_fatal_stop_slurmctld_and_no_others(
     case: Case, controller: BareController, version: Version
 ) -> None:

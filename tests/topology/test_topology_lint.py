@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
-from topology_cases import BLOCK_CASES, CONF_CASES, GOOD_YAML, NODES, SLURM_CASES, YAML_CASES, Case
+from topology_cases import BLOCK, BLOCK_CASES, CONF_CASES, GOOD_YAML, NODES, SLURM_CASES, YAML_CASES, Case
+from topology_cases_more import BLOCK_MORE, CONF_MORE, SLURM_MORE, YAML_MORE
 
 from slurm_ext.topology.lint import Source, kind_of, lint
 from slurm_ext.topology.lint_model import SEVERITIES, Finding, Given, release
 from slurm_ext.topology.lint_read import include_names, lines
 from slurm_ext.topology.lint_rules import RULES
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 VERSIONS = ("22.05.8", "23.02.7", "23.11.10", "24.05.8", "24.11.5", "25.05.6", "25.11.4", "26.05.5")
 
 
 def linted(
-    files: dict[str, str], version: str, *, slurm: str = "", nodes: str = NODES, node: str = ""
+    files: dict[str, str],
+    version: str,
+    *,
+    slurm: str = "",
+    nodes: str = NODES,
+    node: str = "",
+    beside: Mapping[str, str] = NOTHING,
 ) -> list[Finding]:
-    sources = [Source(name, text) for name, text in files.items()]
+    sources = [Source(name, text, "", beside) for name, text in files.items()]
     if slurm:
         sources.append(Source("slurm.conf", f"ClusterName=x\nNodeName={nodes} CPUs=2 {node}\n{slurm}\n"))
     target = release(version)
@@ -26,7 +37,7 @@ def linted(
 
 def of(case: Case, version: str) -> list[Finding]:
     slurm = f"{case.slurm}\n{case.partition or 'PartitionName=all Nodes=ALL'}"
-    return linted(case.files, version, slurm=slurm, node=case.node)
+    return linted(case.files, version, slurm=slurm, node=case.node, beside=case.beside)
 
 
 def rules(found: list[Finding]) -> set[str]:
@@ -34,20 +45,24 @@ def rules(found: list[Finding]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", CONF_CASES + BLOCK_CASES + SLURM_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    CONF_CASES + CONF_MORE + BLOCK_CASES + BLOCK_MORE + SLURM_CASES + SLURM_MORE,
+    ids=lambda case: case.name,
+)
 def test_a_file_is_fatal_where_it_stops_slurmctld(case: Case, version: str) -> None:
     found = of(case, version)
     feature = release(version).feature
     assert any(finding.severity == "fatal" for finding in found) is case.stops(feature), found
     # A rule that makes the file fatal holds where it does; before 24.05 a file of blocks is refused for its keys already.
     if case.rule and (case.stops(feature) or not case.fatal) and feature >= case.since:
-        assert case.rule in rules(found) or (case in BLOCK_CASES and feature < (24, 5)), found
+        assert case.rule in rules(found) or (case.slurm == BLOCK and feature < (24, 5)), found
     if not case.rule and not case.fatal:
         assert {finding.severity for finding in found} <= {"note"}, found
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version >= "25.05"])
-@pytest.mark.parametrize("case", YAML_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE, ids=lambda case: case.name)
 def test_a_topology_yaml_is_fatal_where_it_stops_slurmctld(case: Case, version: str) -> None:
     found = of(case, version)
     feature = release(version).feature

@@ -95,11 +95,17 @@ def test_hostlists_are_read_as_slurm_reads_them() -> None:
         *("n1-ib", "n2-ib", "n3-ib", "n07-ib", "n08-ib", "n09-ib"),
         *("x1y1", "x1y2", "x2y1", "x2y2", "z"),
     ]
+    assert hosts("n0-7],a[1-2]b[c[0-1],n[3-]", 100).names == ["n0-7]", "a[1-2]b[c0", "a[1-2]b[c1", "n3"]
+    assert hosts("n[ 1-2, 3],[,[7]", 100).names == ["n01", "n02", "n03", "[,7"]
+    assert hosts("n[99999999999999999999],m[0-99999999999999999999],x[b]y[1]z[2]", 100).names == [
+        "n18446744073709551615"
+    ]
     assert hosts("n[1-3]-ib", 9).suffix
     assert not hosts("n[1-3]x[1-2]", 9).suffix
     for text, problem in (
         ("n[", "open"),
-        ("n]", "bad"),
+        ("n[0-3 ]", "bad"),
+        ("n[0--3]", "bad"),
         ("n[]", "bad"),
         ("n[a]", "bad"),
         ("n[3-1]", "bad"),

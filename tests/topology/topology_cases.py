@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 TREE, BLOCK = "TopologyPlugin=topology/tree", "TopologyPlugin=topology/block"
@@ -30,6 +32,8 @@ class Case(NamedTuple):
     node: str = ""
     #: The rule is there from this release on.
     since: tuple[int, int] = (0, 0)
+    #: Files that an Include names.
+    beside: Mapping[str, str] = MappingProxyType({})
 
     @property
     def files(self) -> dict[str, str]:
