@@ -65,8 +65,8 @@ class Lost(NamedTuple):
                 )
             if lost.left_out:
                 said.append(
-                    f"{lost.layer}: {lost.left_out} of {lost.network_nodes} network nodes are left out, and what is below them "
-                    "hangs one tier up"
+                    f"{lost.layer}: {lost.left_out} of {lost.network_nodes} network nodes {'is' if lost.left_out == 1 else 'are'} left "
+                    f"out, and what is below {'it' if lost.left_out == 1 else 'them'} hangs one tier up"
                 )
         if self.largest:
             said.append(f"the largest merged leaf is {self.largest} with {self.largest_nodes} nodes")
@@ -177,7 +177,7 @@ def _lost(
         if switch.name not in roots and switch.name not in set(kept):
             layers.setdefault(_layer(switch), []).append(switch)
     found = []
-    for layer, members in layers.items():
+    for layer, members in sorted(layers.items(), key=lambda item: natural(item[0])):
         counted = Counter(leaf_of[switch.name] for switch in members if switch.name in leaf_of)
         shared = [count for count in counted.values() if count > 1]
         left_out = sum(switch.name in plan.left_out for switch in members)
