@@ -244,7 +244,9 @@ def _daemons(located: Located, site: detect.Site, shipped: Release) -> steps.Dae
     if site.type == "lab":
         lab = Lab.load(os.path.dirname(os.path.dirname(os.path.dirname(site.slurm_conf))))
         return LabDaemons(lab, os.path.join(located.settings.site.prefix, "current"), located.path, programs)
-    units = tuple(name for name in programs if os.path.isfile(f"/etc/systemd/system/{name}.service"))
+    units = tuple(
+        name for name in (*programs, "fmslurm-topology") if os.path.isfile(f"/etc/systemd/system/{name}.service")
+    )
     return systemd.Units(units if systemd.runs() else ())
 
 

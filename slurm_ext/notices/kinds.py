@@ -112,6 +112,24 @@ _TABLE = (
         "the nodes run an older fmslurm.yaml than the controller's machine has",
         "`fmslurm config check`, then `fmslurm config push`",
     ),
+    Kind(
+        "topology.drift",
+        NOTICE,
+        "nodes do not sit where Slurm has them, and it may not be mended by itself",
+        "`fmslurm topology check`, then `fmslurm topology apply --dry-run`",
+    ),
+    Kind(
+        "topology.refused",
+        NOTICE,
+        "Slurm did not take a new topology; all is as it was",
+        "`fmslurm events --event topology.change`; slurmctld's log; `fmslurm topology apply --dry-run`",
+    ),
+    Kind(
+        "topology.stuck",
+        PAGE,
+        "a change of topology failed and could not be put back",
+        "Does slurmctld run? Its log; topology.conf.fmslurm-previous lies beside topology.conf; `fmslurm topology check`",
+    ),
     Kind("notices.more", NOTICE, "and {count} more notices", "`fmslurm events`, `fmslurm status`"),
     Kind("notice.test", PAGE, "a test of `fmslurm notify test`", "Nothing: the target works"),
 )

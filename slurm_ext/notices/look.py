@@ -29,7 +29,13 @@ TAIL_BYTES, ALL_BYTES = 256 << 10, 4 << 20
 SUM_BYTES = 200
 
 #: Lines of trails that are worth a look hold one of these (each of a group: all of them).
-_WORDS = (('"decision":"would-drain"',), ('"node.drain"', '"dry_run":true'), ('"gate.health"', 'overdue"'))
+_WORDS = (
+    ('"decision":"would-drain"',),
+    ('"node.drain"', '"dry_run":true'),
+    ('"gate.health"', 'overdue"'),
+    ('"topology.rolled-back"',),
+    ('"topology.drift"',),
+)
 
 #: A fmslurm.yaml is no larger (bytes); see config.yaml_file.
 CONFIG_BYTES = 1 << 20

@@ -38,6 +38,9 @@ _NOT_DONE = re.compile(r"mode [a-z]+: would [a-z]+: ")
 #: How a line of a node's health check names a slow check (gate/slow_result.py) that is overdue.
 OVERDUE = 'overdue"'
 
+#: What the topology's watch writes where it may not mend a difference, and where Slurm did not take a change.
+DRIFT, ROLLED_BACK = "topology.drift", "topology.rolled-back"
+
 #: Whoever cannot count in the ledger names an opening so (suppressed.py).
 _NO_LEDGER = "no-ledger"
 
@@ -195,6 +198,16 @@ def _drains(
     return mind._replace(drained=drained)
 
 
+def _of_topology(event: Event, at_s: float) -> Fact | None:
+    """Return what people are told of a topology: where it may not be mended (in shadow nobody is), and where Slurm refused it."""
+    if event.event == DRIFT:
+        if event.data.get("mode") not in ("warn", "enforce"):
+            return None
+        return Fact("topology.drift", f"topology.drift:{event.time[:10]}", since_s=at_s, why=event.reason)
+    kind = "topology.refused" if event.phase == "done" else "topology.stuck"
+    return Fact(kind, f"{kind}:{at_s:.0f}", since_s=at_s, why=event.reason)
+
+
 def _lines(lines: Iterable[str], mind: Mind, settings: Settings, now: float, facts: list[Fact]) -> Mind:
     """Judge lines of the nodes' trails: what would have been done there, and what is overdue."""
     would = {node: at_s for node, at_s in mind.would.items() if now - at_s < WINDOW_S}
@@ -212,6 +225,8 @@ def _lines(lines: Iterable[str], mind: Mind, settings: Settings, now: float, fac
             )
             if now - at_s < WINDOW_S:
                 would[event.node] = at_s
+        if event.event in (DRIFT, ROLLED_BACK) and (fact := _of_topology(event, at_s)) is not None:
+            facts.append(fact)
         if event.event == "gate.health" and OVERDUE in line:
             key = f"node.slow-check-overdue:{event.node}:{day}"
             why = _overdue_words(event)

@@ -90,9 +90,13 @@ def plan(settings: Settings, release: Release, place: Place) -> Plan:
         items.append(Item(place.config_path, content=release.files["etc/fmslurm.yaml"][0], seed=True))
     items += hook_items(hooks, release, marks, health_check=place.health_check)
     if place.systemd:
-        for name, wanted in (("controller", place.head), ("agent", place.node)):
+        for name, wanted, program in (
+            ("controller", place.head, "bin/fmslurm-controller"),
+            ("agent", place.node, "bin/fmslurm-agent"),
+            ("topology", place.head, "bin/fmslurm"),
+        ):
             unit = release.files.get(f"etc/systemd/fmslurm-{name}.service")
-            if wanted and unit and f"bin/fmslurm-{name}" in release.files:
+            if wanted and unit and program in release.files:
                 items.append(Item(f"/etc/systemd/system/fmslurm-{name}.service", content=fill(unit[0], marks)))
     fragment = os.path.join(os.path.dirname(place.slurm_conf), "fmslurm.conf")
     text, notes = fragment_text(release.files["etc/slurm/fmslurm.conf"][0].decode(), place.sets, items, hooks, fragment)

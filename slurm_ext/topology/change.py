@@ -30,6 +30,9 @@ MAX_UPDATES = 64
 #: slurmctld compares all switches with all each time one is added to a running tree (budget.py): no more at once than this.
 MAX_NEW_SWITCHES = 8
 
+#: Node updates leave switches behind that no node is below any more; slurmctld goes on comparing them. So many at the most.
+MAX_STALE = 32
+
 #: From here on a reconfigure takes in another plugin, and a first topology.yaml; before, only a restart does (tried).
 RECONFIGURE_SWAPS_PLUGIN = (23, 11)
 
@@ -42,7 +45,8 @@ _NO_UPDATES = {(25, 11, 0), (25, 11, 1), (25, 11, 2)}
 
 class Seen(NamedTuple):
     """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
-    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place."""
+    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `stale`
+    how many switches of the running tree have no node below."""
 
     version: Version
     plugin: str
@@ -50,6 +54,7 @@ class Seen(NamedTuple):
     known: frozenset[str]
     held: Held
     wins: str = ""
+    stale: int = 0
 
 
 class Refusal(NamedTuple):
@@ -251,6 +256,8 @@ def _no_update(wanted: Written, seen: Seen, real: Collection[Move]) -> str:
             new |= set(path) - known
     if len(new) > MAX_NEW_SWITCHES:
         return f"{len(new)} switches are new"
+    if len(new) + seen.stale > MAX_STALE:
+        return f"{seen.stale} switches that no node is below any more are to go"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError
 from slurm_ext.slurm import conf_file, site_policy
-from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.model import TopologyUnit, Version
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.slurm.versions import has
 from slurm_ext.topology.backing import all_nodes
@@ -81,7 +81,14 @@ def seen(slurm: Slurm, found: Running, wanted: Written) -> Seen:
         yaml = os.path.join(found.folder, FILES["yaml"])
         wins = yaml if os.path.exists(yaml) else ""
     paths = {name: placed(slurm, found.version, name, tree=_is_tree(wanted, name)) for name in wanted.paths}
-    return Seen(found.version, found.plugin, paths, found.known, conf_file.look(path), wins)
+    stale = 0
+    if has(found.version, "node-topology-update"):
+        stale = sum(not unit.nodes for name, held in paths.items() if held for unit in _units(slurm, name))
+    return Seen(found.version, found.plugin, paths, found.known, conf_file.look(path), wins, stale)
+
+
+def _units(slurm: Slurm, name: str) -> list[TopologyUnit]:
+    return slurm.topology_units("" if name == DEFAULT else name)
 
 
 def _is_tree(wanted: Written, name: str) -> bool:

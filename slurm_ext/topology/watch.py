@@ -101,6 +101,7 @@ def _told(site: Site, one: Look, held: memory.Memory, mode: str, why: str) -> Ti
                 reason=f"{plan.why}; not done: {reason}",
                 evidence=tuple(evidence(plan)),
                 dry_run=mode != "enforce",
+                data={"mode": mode},
             )
         )
     memory.write(site.settings, held)

@@ -252,6 +252,24 @@ def test_a_slow_check_that_is_overdue() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "more", "kind"),
+    [
+        ("topology.drift", {"data": {"mode": "shadow"}, "dry_run": True}, ""),
+        ("topology.drift", {}, ""),
+        ("topology.drift", {"data": {"mode": "warn"}, "dry_run": True}, "topology.drift"),
+        ("topology.drift", {"data": {"mode": "enforce"}}, "topology.drift"),
+        ("topology.rolled-back", {"phase": "done"}, "topology.refused"),
+        ("topology.rolled-back", {"phase": "failed"}, "topology.stuck"),
+        ("topology.change", {"phase": "done"}, ""),
+    ],
+)
+def test_a_topology_that_may_not_be_mended_or_was_refused(event: str, more: dict[str, object], kind: str) -> None:
+    told = line(event, "head", AT, reason="8 nodes moved", **more)
+    facts, _ = judge(seen(lines=[told]), Mind(), ENFORCE, now=AT)
+    assert [(fact.kind, fact.why) for fact in facts] == ([(kind, "8 nodes moved")] if kind else [])
+
+
 def test_an_edit_that_nobody_pushed() -> None:
     edited = seen(file="b" * 64, pushed="a" * 64)
     facts, mind = judge(edited, Mind(), ENFORCE, now=AT)

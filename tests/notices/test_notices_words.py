@@ -86,6 +86,7 @@ def test_pages_are_what_the_site_must_wake_somebody_for() -> None:
         "breaker.open",
         "ledger.unreadable",
         "notice.test",
+        "topology.stuck",
     }
     assert [takes(PAGE, PAGE), takes(PAGE, NOTICE), takes(NOTICE, PAGE), takes(NOTICE, NOTICE)] == [
         True,

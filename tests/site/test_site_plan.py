@@ -23,6 +23,7 @@ FILES = {
     "etc/fmslurm.yaml": (b"gate: {}\n", 0o644),
     "etc/systemd/fmslurm-agent.service": ((ROOT / "etc/systemd/fmslurm-agent.service").read_bytes(), 0o644),
     "etc/systemd/fmslurm-controller.service": ((ROOT / "etc/systemd/fmslurm-controller.service").read_bytes(), 0o644),
+    "etc/systemd/fmslurm-topology.service": ((ROOT / "etc/systemd/fmslurm-topology.service").read_bytes(), 0o644),
     "prolog/50-fmslurm": (b"root='@FMSLURM_ROOT@' share='@FMSLURM_SHARE@'\n", 0o755),
     "epilog/50-fmslurm": (b"local='@FMSLURM_LOCAL@' python='@FMSLURM_PYTHON@'\n", 0o755),
     "prolog/task-prolog": (b"#!/bin/sh\n", 0o755),
@@ -133,8 +134,10 @@ def test_the_health_check_is_there_where_it_is_wanted_and_nobody_else_has_its_pl
     ("place", "units"),
     [
         ({}, []),
-        ({"systemd": True}, ["fmslurm-agent"]),  # the release above has no controller, so it gets no unit
-        ({"systemd": True, "node": False}, []),
+        # The release above has no controller, so it gets no unit.
+        ({"systemd": True}, ["fmslurm-agent", "fmslurm-topology"]),
+        ({"systemd": True, "node": False}, ["fmslurm-topology"]),
+        ({"systemd": True, "head": False}, ["fmslurm-agent"]),
     ],
 )
 def test_units_are_written_where_systemd_runs(place: dict[str, object], units: list[str]) -> None:
