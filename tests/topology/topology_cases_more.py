@@ -26,7 +26,8 @@ _PEERS = (
          "SwitchName=inst-0_3f2a9c Nodes=n[0-3]\nSwitchName=inst-1_77be01 Nodes=n[4-7]\n"
          "SwitchName=rdma.block_9d1 Switches=inst-0_3f2a9c,inst-1_77be01\n"),
     Case("a switch for each set of nodes below one root", "", "",
-         "SwitchName=slurm-root Switches=s0,ns_gpu\nSwitchName=s0 Switches=s0_0\nSwitchName=s0_0 Nodes=n[0-3]\nSwitchName=ns_gpu Nodes=n[4-7]\n"),
+         "SwitchName=slurm-root Switches=s0,ns_gpu\nSwitchName=s0 Switches=s0_0\n"
+         "SwitchName=s0_0 Nodes=n[0-3]\nSwitchName=ns_gpu Nodes=n[4-7]\n"),
     Case("switches of a scale set, named by numbers", "", "",
          "# Number of Nodes in sw00: 4\nSwitchName=sw00 Nodes=n0,n1,n2,n3\n# Number of Nodes in sw01: 4\n"
          "SwitchName=sw01 Nodes=n4,n5,n6,n7\nSwitchName=sw02 Switches=sw00,sw01\n"),
@@ -100,12 +101,15 @@ BLOCK_MORE = tuple(
         Case("a size of 65,536", "block.sizes", "all", f"{_TWO_BLOCKS}BlockSizes=65536\n"),
         Case("a size of 65,537", "block.sizes", "all", f"{_TWO_BLOCKS}BlockSizes=65537\n"),
         Case("a size of which 32 bits are 4", "", "<24.05", f"{_TWO_BLOCKS}BlockSizes=4294967300\n"),
-        Case("two blocks of the same nodes", "block.node-twice", "<24.05", "BlockName=a Nodes=n[0-3]\nBlockName=b Nodes=n[0-3]\nBlockSizes=4\n"),
+        Case("two blocks of the same nodes", "block.node-twice", "<24.05",
+             "BlockName=a Nodes=n[0-3]\nBlockName=b Nodes=n[0-3]\nBlockSizes=4\n"),
         Case("switches beside sizes", "conf.unknown-key", "all", f"BlockSizes=4\n{_ONE}"),
         Case("switches alone", "slurm.plugin-other", "all", _ONE),
         Case("an empty block at the end", "block.small", "<25.05", f'{_TWO_BLOCKS}BlockName=c Nodes=""\nBlockSizes=4\n'),
-        Case("placeholders for blocks that are not bought", "block.no-nodes", "<25.05", f"{_TWO_BLOCKS}BlockName=block003\nBlockName=block004\nBlockSizes=4,8,16\n"),
-        Case("blocks that are commented out", "block.orphans", "<24.05", "BlockName=a Nodes=n[0-3]\n#BlockName=b Nodes=n[4-6]\nBlockSizes=4\n"),
+        Case("placeholders for blocks that are not bought", "block.no-nodes", "<25.05",
+             f"{_TWO_BLOCKS}BlockName=block003\nBlockName=block004\nBlockSizes=4,8,16\n"),
+        Case("blocks that are commented out", "block.orphans", "<24.05",
+             "BlockName=a Nodes=n[0-3]\n#BlockName=b Nodes=n[4-6]\nBlockSizes=4\n"),
         Case("half an UltraServer", "block.small", "<25.05", "BlockName=us1 Nodes=n[0-3]\nBlockName=us2 Nodes=n[4-5]\nBlockSizes=4,8\n"),
         Case("a key of switches", "conf.unknown-key", "all", f"{_TWO_BLOCKS[:-1]} LinkSpeed=4\n"),
     )
@@ -160,7 +164,8 @@ YAML_MORE = (
     Case("a place below a leaf", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=efa:a:b:new"),
     Case("a block with nothing behind its colon", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=nvl:"),
     Case("a place in a topology without a name", "slurm.node-topology", "all", yaml=GOOD_YAML, node="Topology=:b"),
-    Case("a partition with an empty topology", "slurm.topology-unknown", "all", yaml=GOOD_YAML, partition='PartitionName=a Nodes=ALL Topology=""'),
+    Case("a partition with an empty topology", "slurm.topology-unknown", "all",
+         yaml=GOOD_YAML, partition='PartitionName=a Nodes=ALL Topology=""'),
     Case("a default of all partitions", "slurm.topology-unknown", "all", yaml=GOOD_YAML,
          partition="PartitionName=DEFAULT Topology=zz\nPartitionName=a Nodes=ALL"),
 )  # fmt: skip
@@ -174,6 +179,8 @@ SLURM_MORE = (
     Case("a weight in words", "slurm.number", "all", _ONE, node="Weight=heavy"),
     Case("a width in words", "slurm.number", "all", _ONE, slurm=f"{TREE}\nTreeWidth=wide"),
     Case("a width of 65,536", "slurm.number", "all", _ONE, slurm=f"{TREE}\nTreeWidth=65536"),
-    Case("whole blocks for a job, by the old key", "slurm.partition-key", "<24.05", _ONE, partition="PartitionName=a Nodes=ALL ExclusiveTopo=YES"),
-    Case("whole blocks for a job, by the new key", "slurm.partition-key", "<26.05", _ONE, partition="PartitionName=a Nodes=ALL Exclusive=TOPO"),
+    Case("whole blocks for a job, by the old key", "slurm.partition-key", "<24.05",
+         _ONE, partition="PartitionName=a Nodes=ALL ExclusiveTopo=YES"),
+    Case("whole blocks for a job, by the new key", "slurm.partition-key", "<26.05",
+         _ONE, partition="PartitionName=a Nodes=ALL Exclusive=TOPO"),
 )  # fmt: skip
