@@ -80,8 +80,8 @@ class Fleet:
         """Compare the log's nodes with those that squeue says, and raise where a job did not run as it should."""
         seen: dict[int, tuple[str, str]] = {}
         for line in self._controller.ask("squeue", "--noheader", "--states=all", "--format=%i|%T|%N").splitlines():
-            number, state, nodes = line.split("|")
-            seen[int(number)] = state, nodes
+            text, state, nodes = line.split("|")
+            seen[int(text)] = state, nodes
         for number in known:
             state, nodes = seen.get(number, ("unknown to squeue", ""))
             run = found.get(number)

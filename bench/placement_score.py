@@ -44,7 +44,7 @@ class Score(NamedTuple):
     on_one_leaf: float
     hops: float
     hops_tight: float
-    wait_p50_s: float
+    wait_mean_s: float
     wait_p95_s: float
     occupancy: float
     late_s: float
@@ -156,7 +156,7 @@ def score(several: Sequence[Measured]) -> Score:
         on_one_leaf=statistics.fmean(one.leaves == 1 for one in spread if one.ideal == 1),
         hops=statistics.fmean(one.hops for one in spread),
         hops_tight=statistics.fmean(one.tight for one in spread),
-        wait_p50_s=percentile(waits, 50),
+        wait_mean_s=statistics.fmean(waits),
         wait_p95_s=percentile(waits, 95),
         occupancy=statistics.fmean(measured.occupancy for measured in several),
         late_s=max(measured.late_s for measured in several),
