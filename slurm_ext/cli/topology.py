@@ -1,4 +1,4 @@
-"""`fmslurm topology`: show and draw, generate files, diff and check against what is there; apply, watch, lint beside it."""
+"""`fmslurm topology`: show and draw, generate files, diff and check against what is there; apply, watch, lint, advise beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from slurm_ext.cli.output import say_json, say_text, write_named
+from slurm_ext.cli.topology_advise import advise
 from slurm_ext.cli.topology_apply import apply, watch
 from slurm_ext.cli.topology_lint import lint
 from slurm_ext.cli.topology_render import (
@@ -174,5 +175,5 @@ def draw(format_: str, job: str, output: str, **sources: Any) -> None:
         say_text(text, nl=False)
 
 
-for command in (apply, lint, watch):
+for command in (advise, apply, lint, watch):
     topology.add_command(command)

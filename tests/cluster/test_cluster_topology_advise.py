@@ -1,0 +1,257 @@
+"""What `topology advise` foresees is where a real Slurm places the job, and sbatch takes what it recommends.
+
+A slurmctld alone: its nodes are cloud nodes, so that jobs get nodes (and configure for ever) without any slurmd.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from bare_controller import BareController
+
+from slurm_ext.config.model import Settings
+from slurm_ext.lab import daemons
+from slurm_ext.slurm.cli_backend import CliBackend
+from slurm_ext.slurm.hostlist import expand, fold
+from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.versions import parse_version
+from slurm_ext.topology import advise_block, advise_tree
+from slurm_ext.topology.advise_model import Free, Situation
+from slurm_ext.topology.advise_read import Answers, partition_of, situation
+from slurm_ext.topology.advise_time import everything, moments
+
+FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
+CLOUD = "ResumeProgram=/bin/true\nSuspendProgram=/bin/true\nSuspendTime=100000\nResumeTimeout=36000\nTreeWidth=65533\n"
+#: Jobs are tried as they come; by default Slurm gathers batch jobs for up to three seconds.
+SCHEDULER = "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0{}\n"
+PARTITION = "PartitionName=gpu Nodes={} Default=YES MaxTime=10-0 DefaultTime=60\n"
+
+#: Jobs of each round, one after the other; each round has another seed, so other nodes are busy.
+JOBS = 6
+
+
+@pytest.fixture(scope="module")
+def version() -> Version:
+    if lacking := daemons.missing():
+        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
+    found = parse_version(daemons.slurm_version()[1])
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def controller(version: Version) -> Iterator[BareController]:
+    with tempfile.TemporaryDirectory(prefix="fmadv-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
+        yield made
+
+
+class Shape(NamedTuple):
+    """A topology.conf and its nodes; `weights` gives lines of nodes of other weights."""
+
+    conf: str
+    nodes: int
+    plugin: str
+    weights: Mapping[str, int] = {}
+
+
+def tree(leaves: Sequence[int], per_spine: int, *, roots: int = 1, first: str = "top") -> str:
+    """Leaves of these sizes, so many to a spine; `first` says which switches the file names first."""
+    names, start = [], 0
+    lower = []
+    for number, size in enumerate(leaves):
+        lower.append(f"SwitchName=l{number} Nodes=n[{start}-{start + size - 1}]")
+        names.append(f"l{number}")
+        start += size
+    spines = [names[i : i + per_spine] for i in range(0, len(names), per_spine)]
+    upper = [f"SwitchName=s{i} Switches={','.join(below)}" for i, below in enumerate(spines)]
+    each = -(-len(spines) // roots)
+    tops = [
+        f"SwitchName=t{i} Switches={','.join(f's{j}' for j in range(i * each, min(len(spines), (i + 1) * each)))}"
+        for i in range(roots)
+    ]
+    lines = [*tops, *upper, *lower] if first == "top" else [*lower, *upper, *tops]
+    return "\n".join(lines) + "\n"
+
+
+def blocks(sizes: Sequence[int], base: int, levels: str) -> str:
+    lines, start = [], 0
+    for number, size in enumerate(sizes):
+        lines.append(f"BlockName=b{number} Nodes=n[{start}-{start + size - 1}]")
+        start += size
+    return "\n".join(lines) + f"\nBlockSizes={levels or base}\n"
+
+
+TREE, BLOCK = "topology/tree", "topology/block"
+TREES = {
+    "even": Shape(tree([8] * 12, 4), 96, TREE),
+    "leaves first": Shape(tree([8] * 12, 3, first="leaf"), 96, TREE),
+    "uneven": Shape(tree([4, 16, 7, 9, 12, 3, 16, 8, 5], 3), 80, TREE),
+    "two fabrics": Shape(tree([8] * 12, 3, roots=2), 96, TREE),
+    "weights": Shape(tree([8] * 12, 4), 96, TREE, {"n[0-95]": 1}),
+}
+BLOCKS = {
+    "nvl72": Shape(blocks([18] * 6, 18, "18,36,72"), 108, BLOCK),
+    "one size": Shape(blocks([18] * 6, 18, "18"), 108, BLOCK),
+    "small": Shape(blocks([4] * 16, 4, "4,8,16,32"), 64, BLOCK),
+    "levels left out": Shape(blocks([4] * 16, 4, "4,16"), 64, BLOCK),
+}
+
+
+def write(controller: BareController, shape: Shape, *, weighed: int = 0, more: str = "") -> None:
+    """Write the files; with `weighed`, nodes have weights by a seed."""
+    names = f"n[0-{shape.nodes - 1}]"
+    lines = [f"NodeName={names} CPUs=2 State=CLOUD Gres=gpu:4"]
+    if weighed:
+        rng = random.Random(weighed)
+        lines = [
+            f"NodeName=n{i} CPUs=2 State=CLOUD Weight={rng.choice((1, 1, 5))} Gres=gpu:4" for i in range(shape.nodes)
+        ]
+    text = f"TopologyPlugin={shape.plugin}\nGresTypes=gpu\n{CLOUD}{SCHEDULER.format(more)}" + "\n".join(lines)
+    controller.write({"topology.conf": shape.conf}, "spare", more=text, partitions=PARTITION.format(names))
+    (controller.folder / "gres.conf").write_text(f"NodeName={names} Name=gpu Count=4\n")
+
+
+def sbatch(controller: BareController, *argv: str) -> subprocess.CompletedProcess[str]:
+    script = "#!/bin/sh\nsleep 100000\n"
+    return subprocess.run(
+        ["sbatch", "--exclusive", "-o", "/dev/null", *argv],
+        input=script,
+        env=controller.env(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def submitted(controller: BareController, *argv: str) -> str:
+    done = sbatch(controller, "--parsable", *argv)
+    assert done.returncode == 0, (argv, done.stderr, controller.said())
+    return done.stdout.strip()
+
+
+def nodes_of(controller: BareController, job: str, *, wait_s: float = 20.0) -> list[str]:
+    """Return the nodes that a job got, none where Slurm says that it waits."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        state, reason, nodes = controller.ask("squeue", "-h", "-j", job, "-o", "%T|%r|%N").strip().split("|")
+        if nodes:
+            return expand(nodes)
+        if state == "PENDING" and reason not in ("None", "Priority"):
+            return []
+        time.sleep(0.05)
+    raise AssertionError(f"job {job} neither started nor got a reason")
+
+
+def seen(controller: BareController, version: Version) -> Situation:
+    """Return the situation as the command reads it."""
+    backend = CliBackend(Settings())
+    backend.env = {**backend.env, "SLURM_CONF": str(controller.conf)}
+    answers = Answers(
+        version, backend.config(), backend.partitions(), backend.nodes(), backend.jobs(), backend.topology_units()
+    )
+    return situation(answers, partition_of(answers.partitions, "gpu"), time.time())
+
+
+def make_busy(controller: BareController, shape: Shape, rng: random.Random) -> None:
+    share = rng.uniform(0.2, 0.7)
+    for line in shape.conf.splitlines():  # a job each: one that names nodes of several blocks is refused
+        if found := re.search(r"Nodes=(\S+)", line):
+            busy = [node for node in expand(found.group(1)) if rng.random() < share]
+            if busy:
+                submitted(controller, "-N", str(len(busy)), "-w", fold(busy), "-t", "60")
+    deadline = time.monotonic() + 30
+    while "PENDING" in controller.ask("squeue", "-h", "-o", "%T"):
+        assert time.monotonic() < deadline, controller.ask("squeue")
+        time.sleep(0.02)
+
+
+def foreseen(found: Situation, nodes: int, segment: int) -> Counter[str] | str:
+    """Return leaf or block -> nodes, or that the job waits, or is refused."""
+
+    def placed(free: Free) -> Counter[str] | None:
+        if found.kind == "tree":
+            taken = advise_tree.place(found.switches, free, nodes, found.release)
+            return Counter(taken) if taken is not None else None
+        segments = advise_block.place(found.blocks, free, nodes, found.release, segment)
+        return sum(map(Counter, segments), Counter()) if segments is not None else None
+
+    now = placed(next(iter(moments(found)))[1])
+    return now or ("waits" if placed(everything(found, out=True)) else "refused")
+
+
+def rate(
+    controller: BareController, shape: Shape, version: Version, seed: int, sizes: Sequence[tuple[int, int]]
+) -> list[str]:
+    """Foresee and place jobs one after the other, without taking them away; return what differed."""
+    rng = random.Random(seed)
+    write(controller, shape, weighed=seed if shape.weights else 0)
+    wrong = []
+    with controller.running() as up:
+        assert up, controller.said()
+        make_busy(controller, shape, rng)
+        for nodes, segment in sizes:
+            found = seen(controller, version)
+            guess = foreseen(found, nodes, segment)
+            done = sbatch(controller, "--parsable", "-N", str(nodes), *([f"--segment={segment}"] if segment else []))
+            job = done.stdout.strip()
+            got = nodes_of(controller, job) if job else []
+            unit_of = {place.node: place.unit for place in found.places}
+            real = Counter(unit_of[node] for node in got) if got else "waits" if job else "refused"
+            if nodes == 1 and version >= (26, 5) and guess != "waits":
+                real, guess = 1, 1  # one node is the first that is free: its leaf is not looked at
+            if guess != real:
+                wrong.append(f"seed {seed} -N {nodes} segment {segment}: foreseen {guess}, placed {real}")
+            if job and not got:
+                controller.ask("scancel", job)
+    return wrong
+
+
+def sizes_of(shape: Shape, rng: random.Random) -> list[tuple[int, int]]:
+    """Return what jobs of a round ask for: nodes, and a segment size that divides them (0: none)."""
+    if shape.plugin == TREE:
+        return [(rng.choice((1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)), 0) for _ in range(JOBS)]
+    sizes = []
+    for _ in range(JOBS):
+        nodes = rng.choice((1, 2, 4, 8, 9, 12, 16, 18, 24, 32, 36))
+        base = 18 if shape.nodes == 108 else 4
+        sizes.append((nodes, rng.choice([size for size in range(1, min(nodes, base) + 1) if nodes % size == 0] + [0])))
+    return sizes
+
+
+def agreement(
+    controller: BareController, shapes: Mapping[str, Shape], name: str, version: Version, rounds: int
+) -> None:
+    if shapes is BLOCKS and version < (24, 5):
+        pytest.skip(f"Slurm {version.text} has no --segment")
+    wrong = []
+    for seed in range(1, rounds + 1):
+        wrong += rate(controller, shapes[name], version, seed, sizes_of(shapes[name], random.Random(seed)))
+    print(f"Slurm {version.text} {name}: {rounds * JOBS - len(wrong)} of {rounds * JOBS} jobs as foreseen")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_job_gets_the_leaves_that_are_foreseen(name: str, controller: BareController, version: Version) -> None:
+    agreement(controller, TREES, name, version, 2)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_job_gets_the_blocks_that_are_foreseen(name: str, controller: BareController, version: Version) -> None:
+    agreement(controller, BLOCKS, name, version, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*TREES, *BLOCKS])
+def test_many_jobs_get_what_is_foreseen(name: str, controller: BareController, version: Version) -> None:
+    agreement(controller, TREES if name in TREES else BLOCKS, name, version, 20)
