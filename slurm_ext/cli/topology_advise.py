@@ -25,7 +25,7 @@ _MOST_ROWS = 10
 
 @click.command()
 @click.option(
-    "-N", "--nodes", "count", type=click.IntRange(1), required=True, metavar="N", help="whole nodes of the job"
+    "-N", "--node-count", "count", type=click.IntRange(1), required=True, metavar="N", help="whole nodes of the job"
 )
 @click.option("-p", "--partition", default="", metavar="PARTITION", help="partition (default: Slurm's own default)")
 @click.option(
