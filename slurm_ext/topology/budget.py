@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_ext.topology.budget_cost import seconds
 from slurm_ext.topology.budget_loss import JobCost, Sizes, doublings, job_cost, sizes_of
 from slurm_ext.topology.budget_merge import Merged, merged
 from slurm_ext.topology.build import HOLDING
@@ -54,9 +55,12 @@ class Lost(NamedTuple):
         """Return it as notes for people."""
         if self.before <= self.wanted:
             return []
-        said = [f"{self.before} switches are more than {self.wanted}: {self.after} are left"]
+        said = [
+            f"{self.before} switches are more than {self.wanted}: {self.after} are left, which take slurmctld "
+            f"{seconds(self.after)} at each start and reconfigure in place of {seconds(self.before)}"
+        ]
         if self.after > self.wanted:
-            said[0] += ", and fewer cannot be: each fabric keeps its root, and nodes without a place their leaf"
+            said.append("fewer cannot be: each fabric keeps its root, and nodes without a place their leaf")
         for lost in self.layers:
             if lost.merged:
                 said.append(

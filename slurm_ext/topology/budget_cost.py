@@ -25,3 +25,17 @@ def predict(switches: int, version: tuple[int, int] | None = None) -> float:
         measured = [since for since in NS_PER_SWITCH_CUBED if since <= version] or [min(NS_PER_SWITCH_CUBED)]
         factor = NS_PER_SWITCH_CUBED[max(measured)]
     return factor * 1e-9 * switches**3
+
+
+def seconds(switches: int, version: tuple[int, int] | None = None) -> str:
+    """Return in words how long so many switches take: `about 1.5 s`, `about 3 min`; with no more digits than it is good for."""
+    spent = predict(switches, version)
+    if spent < 0.1:
+        return "less than 0.1 s"
+    return (
+        f"about {spent:.1f} s"
+        if spent < 10
+        else f"about {spent:.0f} s"
+        if spent < 120
+        else f"about {spent / 60:.0f} min"
+    )

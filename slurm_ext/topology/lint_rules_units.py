@@ -119,7 +119,7 @@ UNITS: tuple[Rule, ...] = (
     rule(
         "tree.many-switches",
         "warning",
-        "{count} switches take slurmctld about {seconds} s (half or twice that, by the machine) whenever it starts, is "
+        "{count} switches take slurmctld {seconds} (half or twice that, by the machine) whenever it starts, is "
         "reconfigured, or gets a switch: time goes by the cube of their number",
         "Merge small leaves below one parent (`fmslurm topology generate --max-switches` does), or leave out a tier",
         TREE_C + ", measured",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_ext.topology.budget_cost import predict
+from slurm_ext.topology.budget_cost import predict, seconds
 from slurm_ext.topology.lint_hosts import overflow
 from slurm_ext.topology.lint_model import Unit
 from slurm_ext.topology.lint_report import Report, folded
@@ -12,8 +12,9 @@ from slurm_ext.topology.naming import MAX_NAME
 
 #: Slurm goes over the switches so often to find their levels, and stops where some are still without.
 PASSES = 21
-#: From so many seconds on that its switches alone take slurmctld, a tree is worth a warning: nobody gets an answer meanwhile.
-SLOW_S = 1.0
+#: From so many seconds on that its switches take slurmctld, a tree is worth a warning: nobody gets an answer meanwhile, commands
+#: give up after 10 (MessageTimeout), and another machine may take twice or four times as long.
+SLOW_S = 2.0
 MOST_SWITCHES = 65_534
 
 
@@ -33,14 +34,8 @@ def check(report: Report, units: Sequence[Unit], file: str, *, line: int = 1, ya
         report.add("tree.forest", file, roots[1].line, count=len(roots), roots=", ".join(u.name for u in roots[:6]))
     if len(units) > MOST_SWITCHES:
         report.add("tree.too-many-switches", file, line, count=len(units))
-    elif (seconds := predict(len(units), report.given.release.feature)) >= SLOW_S:
-        report.add(
-            "tree.many-switches",
-            file,
-            line,
-            count=len(units),
-            seconds=f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}",
-        )
+    elif predict(len(units), release := report.given.release.feature) >= SLOW_S:
+        report.add("tree.many-switches", file, line, count=len(units), seconds=seconds(len(units), release))
     return _roots_of(leaf_of, parents)
 
 

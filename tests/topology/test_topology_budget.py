@@ -57,7 +57,8 @@ def test_pairs_come_first_and_are_told_by_name_comment_and_note() -> None:
         assert switch.name == f"{before[first].name}-merged"
         assert switch.nodes == before[first].nodes + before[second].nodes
     assert tree.notes[:4] == (
-        "69 switches are more than 53: 53 are left",
+        "69 switches are more than 53: 53 are left, which take slurmctld less than 0.1 s at each start and reconfigure in place of "
+        "less than 0.1 s",
         "layer 3: 32 of 64 network nodes share 16 leaves with others below the same parent, 2 at most",
         f"the largest merged leaf is {merged[0].name} with 8 nodes",
         "a leaf stands for 1.3 network nodes on average; a job of 4 nodes that gets one leaf lies below 1.5 of them where 1.0 could "
@@ -107,7 +108,7 @@ def test_a_number_that_cannot_be_met_is_said() -> None:
     tree, lost = shrink(build(FLEET), 2)
     assert len(tree.switches) == 3
     assert lost.after == 3
-    assert "fewer cannot be" in tree.notes[0]
+    assert tree.notes[1].startswith("fewer cannot be")
     assert len(shrink(build(even(8, 2, 4)), 1)[0].switches) == 1
 
 
@@ -205,7 +206,7 @@ def test_any_limit_holds_and_loses_nobody(
     tree, lost = shrink(whole, most)
     assert len(tree.switches) <= max(most, fewest_possible(whole)) or len(tree.switches) == len(whole.switches) <= most
     assert lost.after == len(tree.switches)
-    assert lost.after <= most or "fewer cannot be" in tree.notes[0]
+    assert lost.after <= most or tree.notes[1].startswith("fewer cannot be")
     assert sorted(node for leaf in leaves_of(tree) for node in leaf.nodes) == sorted(p.node for p in nodes)
     assert tree.placements == whole.placements
     names = [switch.name for switch in tree.switches]

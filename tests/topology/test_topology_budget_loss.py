@@ -56,10 +56,12 @@ def test_time_goes_by_the_cube_and_by_release() -> None:
     assert budget_cost.predict(1000) == max(
         budget_cost.predict(1000, since) for since in budget_cost.NS_PER_SWITCH_CUBED
     )
+    words = [budget_cost.seconds(switches, (22, 5)) for switches in (100, 500, 1000, 2000, 10_000)]
+    assert words == ["less than 0.1 s", "about 0.2 s", "about 1.5 s", "about 12 s", "about 25 min"]
 
 
-def test_the_linter_says_the_seconds_from_one_on() -> None:
-    for count, version, words in ((800, "26.05.5", ""), (1000, "22.05.8", "1.5 s"), (3000, "26.05.5", "38 s")):
+def test_the_linter_says_the_seconds_from_two_on() -> None:
+    for count, version, words in ((1000, "22.05.8", ""), (1200, "22.05.8", "2.6 s"), (3000, "26.05.5", "38 s")):
         text = "".join(f"SwitchName=a{i} Nodes=n{i}\n" for i in range(count))
         target = release(version)
         assert target is not None
