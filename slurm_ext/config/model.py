@@ -153,7 +153,7 @@ class Topology(NamedTuple):
 
     apply: str = "never"  # never, node-update, reconfigure, restart
     min_interval_min: float = 30.0
-    max_switches: int = 500
+    max_switches: int = 1000
     format: str = "auto"  # auto (as Slurm reads), tree, block, yaml
     block_size: int = 0  # nodes; 0: the size of the NVLink domains
     capacity_blocks: bool = False  # take a capacity block for one NVLink domain where nobody says better
