@@ -162,6 +162,8 @@ def _ends(jobs: Iterable[Job], now: float) -> dict[str, float]:
 def _free_at(node: Node, end: float | None, now: float) -> float | None:
     """Return when a whole node is free, None where no job may have it."""
     flags = {*node.flags}
+    if "POWERING_UP" in flags:
+        flags.discard("NOT_RESPONDING")  # not yet
     if flags & (_OUT | _RESERVED) or node.state not in ("IDLE", "ALLOCATED", "MIXED"):
         return None
     if end is not None:

@@ -381,6 +381,8 @@ def test_what_slurm_answers_is_a_situation() -> None:
         ("DOWN", (), None),
         ("UNKNOWN", (), None),
         ("IDLE", ("NOT_RESPONDING",), None),
+        ("IDLE", ("CLOUD", "NOT_RESPONDING", "POWERING_UP"), NOW),
+        ("ALLOCATED", ("CLOUD", "NOT_RESPONDING", "POWERING_UP"), NEVER),
         ("IDLE", ("POWERING_DOWN",), None),
         ("IDLE", ("RESERVED",), None),
     ],
