@@ -23,6 +23,9 @@ from slurm_ext.topology.node_map import is_backed
 from slurm_ext.topology.reach import AUTO, EC2, FILE, RESERVED, Choice, Reach
 from slurm_ext.topology.sources import FromFile, before_launch, from_slurm, join, node_list, read_file
 
+#: The origin of places that Slurm itself told: good to draw, and no reason to change Slurm.
+FROM_SLURM = "the running Slurm's own topology"
+
 
 class Discovered(NamedTuple):
     """Every node once, in a few words where it comes from, and one line for each thing a person should hear.
@@ -121,7 +124,7 @@ def _from_slurm(reach: Reach) -> Discovered:
     notes = [f"Slurm's own topology does not have {short(missing)}"] if missing else []
     everybody = [*placements, *(Placement(node) for node in missing)]
     unasked = frozenset(node.name for node in absent if is_backed(node))
-    return Discovered(everybody, "the running Slurm's own topology", notes, unasked)
+    return Discovered(everybody, FROM_SLURM, notes, unasked)
 
 
 def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reach) -> Discovered:

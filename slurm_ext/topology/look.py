@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_ext.config.model import Settings
-from slurm_ext.errors import FindingError, UsageError
+from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology import keep
+from slurm_ext.topology.backing import short
 from slurm_ext.topology.build import build
 from slurm_ext.topology.change import LEVELS, RECONFIGURE, Limits, Plan, Seen, plan
-from slurm_ext.topology.discover import Discovered
+from slurm_ext.topology.discover import FROM_SLURM, Discovered
 from slurm_ext.topology.memory import Memory
 from slurm_ext.topology.model import Placement
 from slurm_ext.topology.running import Running, seen
@@ -53,12 +54,33 @@ def look(
     *,
     now: float,
 ) -> Look:
-    """Return the smallest change. Raise UsageError where no such file can be made, FindingError where Slurm would stop at it."""
+    """Return the smallest change. Raise UsageError where no such file can be made, FindingError where Slurm would stop at it.
+
+    Raise LackingError where nobody but Slurm itself tells the places.
+    """
+    if places.origin == FROM_SLURM:
+        raise LackingError(
+            "only the running Slurm tells where nodes sit, which is no reason to change it",
+            remedy="Set topology.source to ec2 or file; see the notes for why the others do not tell",
+        )
+    places = _of_slurm(places, found.known)
     first = _look(slurm, found, places, choice, held, limits, now=now, away_too=True)
     if LEVELS.index(first.plan.level) < LEVELS.index(RECONFIGURE):
         return first
     # Slurm reads everything anew: nodes that went are told now, too.
     return _look(slurm, found, places, choice, held, limits, now=now, away_too=False)
+
+
+def _of_slurm(places: Discovered, known: frozenset[str]) -> Discovered:
+    """Return the places of the nodes that Slurm has, all of them: one below no switch would never get a job."""
+    named = {placement.node for placement in places.placements}
+    notes = list(places.notes)
+    if missing := sorted(known - named):
+        notes.append(f"nobody tells the place of {short(missing)}: in a holding leaf")
+    if more := sorted(named - known):
+        notes.append(f"Slurm has no nodes {short(more)}: left out")
+    kept = [placement for placement in places.placements if placement.node in known]
+    return places._replace(placements=[*kept, *map(Placement, missing)], notes=notes)
 
 
 def _look(

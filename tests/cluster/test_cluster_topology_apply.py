@@ -304,6 +304,25 @@ def test_most_places_lost_at_once_is_no_answer(site: TopologySite) -> None:
     assert site.together() == HALVES
 
 
+def test_every_node_of_slurms_and_no_other_is_in_the_file(site: TopologySite) -> None:
+    site.places = {name: place for name, place in site.places.items() if name != "n8"}
+    site.put("spine/right", "nobody")
+    said = site.apply("--force")
+    assert "nobody tells the place of n8: in a holding leaf" in said
+    assert "Slurm has no nodes nobody: left out" in said
+    assert site.together() == sets(NODES[:4], NODES[4:7], NODES[7:])
+    assert "nobody" not in site.conf.read_text().replace("nobody tells", "")
+
+
+def test_slurms_own_word_is_no_reason_to_change_it(site: TopologySite) -> None:
+    for source in ("cluster", "auto"):
+        said = site.apply("--force", "--source", source, code=None)
+        if source == "auto":
+            continue  # the file is there, and is taken
+        assert "no reason to change it" in said
+        assert site.conf.read_text() == THEIRS
+
+
 def test_a_plugin_that_is_not_set_is_named(controller: BareController, version: Version) -> None:
     controller.write({}, "n[1-8]")
     site = TopologySite(controller)
