@@ -9,7 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_ext.topology import lint_block, lint_releases, lint_slurm, lint_together, lint_topologies, lint_tree
+from slurm_ext.topology import (
+    lint_block,
+    lint_releases,
+    lint_rings,
+    lint_slurm,
+    lint_together,
+    lint_topologies,
+    lint_tree,
+)
 from slurm_ext.topology.lint_model import Finding, Given, Unit
 from slurm_ext.topology.lint_read import Line, is_number, lines
 from slurm_ext.topology.lint_report import Report
@@ -17,7 +25,7 @@ from slurm_ext.topology.lint_report import Report
 CONF, YAML, SLURM = "topology.conf", "topology.yaml", "slurm.conf"
 
 _OF_SLURM_CONF = re.compile(r"^\s*(nodename|partitionname|topologyplugin|clustername|slurmctldhost)\s*=", re.I | re.M)
-_OF_TOPOLOGY_CONF = re.compile(r"^\s*(switchname|blockname|blocksizes|blocklevels)\s*=", re.I | re.M)
+_OF_TOPOLOGY_CONF = re.compile(r"^\s*(switchname|blockname|ringname|blocksizes|blocklevels)\s*=", re.I | re.M)
 _OF_YAML = re.compile(r"^\s*-?\s*[\"']?topology[\"']?\s*:", re.M)
 _TREE_KEYS = ("switchname", "nodes", "switches", "linkspeed")
 _BLOCK_KEYS = ("blockname", "nodes")
@@ -94,6 +102,8 @@ def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | 
     entries = _lines(report, source)
     firsts = {entry.pairs[0][0] for entry in entries if entry.pairs}
     wanted = conf.plugin() if conf is not None else ""
+    if report.given.release.feature >= (26, 5) and (wanted == "ring" or (not wanted and "ringname" in firsts)):
+        return _rings(report, entries, source.name)
     # What the file holds decides; where it holds both, what slurm.conf wants.
     of_blocks = bool(firsts & {"blockname", "blocksizes", "blocklevels"})
     of_blocks = of_blocks and ("switchname" not in firsts or wanted == "block")
@@ -128,6 +138,18 @@ def _topology_conf(report: Report, source: Source, conf: lint_slurm.SlurmConf | 
         lint_block.check(report, blocks, sizes, source.name)
         return _found("block", blocks, {})
     return _found("tree", switches, lint_tree.check(report, switches, source.name))
+
+
+def _rings(report: Report, entries: Sequence[Line], file: str) -> lint_topologies.Found:
+    rings = []
+    for entry in entries:
+        for number, (key, name) in enumerate(entry.pairs):
+            if key != ("nodes" if number else "ringname"):
+                report.add("conf.unknown-key", entry.file, entry.number, key=key, known="ringname, nodes")
+            elif not number:
+                rings.append(Unit(name, entry.file, entry.number, entry.get("nodes")))
+    lint_rings.check(report, rings, file)
+    return _found("ring", rings, {})
 
 
 def _found(kind: str, units: Sequence[Unit], roots: dict[str, str]) -> lint_topologies.Found:

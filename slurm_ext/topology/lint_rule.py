@@ -13,6 +13,7 @@ OLDEST, BLOCKS, SIZES, YAML, STRICT, RINGS = (22, 5), (23, 11), (24, 5), (25, 5)
 
 TREE_C = "topology/tree/switch_record.c (topology_tree.c before 24.05)"
 BLOCK_C = "topology/block/block_record.c (topology_block.c in 23.11)"
+RING_C, TORUS_C = "topology/ring/ring_record.c", "topology/torus3d/torus3d_record.c"
 YAML_C = "interfaces/topology.c, data_parser/v0.0.43 and later"
 PARSE_C = "common/parse_config.c"
 HOSTLIST_C = "common/hostlist.c"

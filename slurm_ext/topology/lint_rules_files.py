@@ -126,6 +126,13 @@ FILES: tuple[Rule, ...] = (
         YAML_C + ", tried",
     ),
     rule(
+        "yaml.key-twice",
+        "warning",
+        "the key {key} is there twice: the last one counts, if both are of one kind",
+        "Keep one",
+        YAML_C + ", tried",
+    ),
+    rule(
         "yaml.kinds",
         "fatal",
         "topology {name} has {what}: one kind is wanted",

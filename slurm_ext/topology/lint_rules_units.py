@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_ext.topology.lint_model import Rule
-from slurm_ext.topology.lint_rule import BLOCK_C, BLOCKS, HOSTLIST_C, RINGS, SIZES, TREE_C, YAML, rule
+from slurm_ext.topology.lint_rule import BLOCK_C, BLOCKS, HOSTLIST_C, RING_C, RINGS, SIZES, TORUS_C, TREE_C, YAML, rule
 
 UNITS: tuple[Rule, ...] = (
     # Trees.
@@ -218,4 +218,34 @@ UNITS: tuple[Rule, ...] = (
         "Give them a partition of their own",
         "topology/block/eval_nodes_block.c",
     ),
+    # Rings and tori.
+    rule(
+        "ring.duplicate",
+        "fatal",
+        "ring {name} is there a second time (first in line {first})",
+        "Keep one",
+        RING_C + ", tried",
+    ),
+    rule(
+        "ring.large",
+        "fatal",
+        "ring {name} has {count} nodes, and none has more than 16",
+        "Split it",
+        RING_C + ", tried",
+    ),
+    rule(
+        "ring.node-twice",
+        "error",
+        "nodes in two rings, {first} and {second}: {nodes} ({count})",
+        "Keep each node in one ring",
+        RING_C,
+    ),
+    rule(
+        "ring.unknown-node",
+        "warning",
+        "ring {name} has nodes that slurm.conf does not: {nodes}",
+        "Remove them, or define them",
+        RING_C,
+    ),
+    rule("torus.refused", "fatal", "torus {name}: {why}", "Correct it: topology.yaml(5)", TORUS_C + ", tried"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_ext.topology import lint_block, lint_tree
+from slurm_ext.topology import lint_block, lint_rings, lint_tree
 from slurm_ext.topology.lint_model import Unit
 from slurm_ext.topology.lint_report import Report
 from slurm_ext.topology.lint_yaml import Value, YamlError, read
@@ -97,6 +97,8 @@ def _pages(report: Report, text: str, file: str) -> None:
 
 
 def _keys(report: Report, value: Value, known: Iterable[str], where: str, file: str) -> None:
+    for key, line in value.again:
+        report.add("yaml.key-twice", file, line, key=key)
     for key, line, _ in value.pairs:
         if key not in known:
             report.add("yaml.unknown-key", file, line, where=where, key=key, known=", ".join(known))
@@ -136,7 +138,52 @@ def _topology(report: Report, topology: Value, file: str, made: list[Topology]) 
             units = _units(report, value.get("blocks"), ("block", "nodes"), file)
             lint_block.check(report, units, _sizes(report, value, file), file, line=line, yaml=True)
             made[-1] = Topology(name, kind, {unit.name: unit for unit in units})
+        elif kind == "ring":
+            units = _units(report, value.get("rings"), ("ring", "nodes"), file)
+            lint_rings.check(report, units, file, line=line)
+        elif kind == "torus3d":
+            lint_rings.check_tori(report, _tori(report, value.get("toruses"), file), file, line=line)
     return roots
+
+
+def _tori(report: Report, value: Value | None, file: str) -> list[lint_rings.Torus]:
+    tori = []
+    for entry in _entries(report, value, "torus", file):
+        _keys(report, entry, ("name", "nodes", "dims", "placements", "regions"), "a torus", file)
+        words = _words(report, entry, ("name", "nodes"), file)
+        regions = [
+            lint_rings.Region(
+                _dims(report, one, "anchor", file),
+                _dims(report, one, "dims", file),
+                _words(report, one, ("nodes",), file).get("nodes"),
+            )
+            for one in _entries(report, entry.get("regions"), "region", file)
+        ]
+        placements = [
+            lint_rings.Placement(*(_dims(report, one, key, file) for key in ("dims", "anchor_seed", "anchor_spacing")))
+            for one in _entries(report, entry.get("placements"), "placement", file)
+        ]
+        unit = Unit(words.get("name", ""), file, entry.line, words.get("nodes"))
+        tori.append(lint_rings.Torus(unit, _dims(report, entry, "dims", file), regions, placements))
+    return tori
+
+
+def _dims(report: Report, value: Value, key: str, file: str) -> lint_rings.Dims:
+    """Return x, y and z of a key, 0 where they are not said; sixteen bits of each, as Slurm keeps them."""
+    found = value.get(key)
+    if found is None:
+        return 0, 0, 0
+    if found.kind != "mapping":
+        report.add("yaml.shape", file, found.line, what=f"{key} is no mapping of x, y and z")
+        return 0, 0, 0
+    sizes = []
+    for axis in "xyz":
+        word = found.get(axis)
+        number = 0 if word is None else word.integer() if _word(word) else None
+        if number is None:
+            report.add("yaml.shape", file, found.line, what=f"{axis} of {key} is no number")
+        sizes.append((number or 0) & 0xFFFF)
+    return sizes[0], sizes[1], sizes[2]
 
 
 def _word(value: Value) -> bool:
@@ -151,29 +198,42 @@ def _says_something(kind: str, value: Value) -> bool:
 
 
 def _units(report: Report, value: Value | None, keys: tuple[str, ...], file: str) -> list[Unit]:
-    if value is None:
-        return []
-    if value.kind == "scalar":
-        what = "one word" if value.text else "nothing"
-        report.add("yaml.shape", file, value.line, what=f"{what}, where a list of {keys[0]} is wanted")
-        return []
     units = []
-    for entry in value.items if value.kind == "list" else (value,):
-        if entry.kind != "mapping":
-            report.add("yaml.shape", file, entry.line, what=f"a {keys[0]} that is no mapping of keys")
-            continue
+    for entry in _entries(report, value, keys[0], file):
         _keys(report, entry, keys, f"a {keys[0]}", file)
-        words: dict[str, str] = {}
-        for key, line, held in entry.pairs:
-            if not _word(held):
-                report.add("yaml.shape", file, line, what=f"{key} is no text")
-            elif not held.null:
-                words[key] = held.text
+        words = _words(report, entry, keys, file)
         if keys[0] not in words:
             report.add("yaml.shape", file, entry.line, what=f"a {keys[0]} without a name")
             continue
         units.append(Unit(words[keys[0]], file, entry.line, words.get("nodes"), words.get("children")))
     return units
+
+
+def _entries(report: Report, value: Value | None, what: str, file: str) -> list[Value]:
+    """Return the mappings of a list of them, or the one that stands in its place."""
+    if value is None:
+        return []
+    if _word(value):
+        found = "one word" if value.text else "nothing"
+        report.add("yaml.shape", file, value.line, what=f"{found}, where a list of {what} is wanted")
+        return []
+    entries = []
+    for entry in value.items if value.kind == "list" else (value,):
+        if entry.kind == "mapping":
+            entries.append(entry)
+        else:
+            report.add("yaml.shape", file, entry.line, what=f"a {what} that is no mapping of keys")
+    return entries
+
+
+def _words(report: Report, entry: Value, keys: tuple[str, ...], file: str) -> dict[str, str]:
+    words: dict[str, str] = {}
+    for key, line, held in entry.pairs:
+        if key in keys and not _word(held):
+            report.add("yaml.shape", file, line, what=f"{key} is no text")
+        elif key in keys and not held.null:
+            words[key] = held.text
+    return words
 
 
 def _sizes(report: Report, value: Value, file: str) -> lint_block.Sizes | None:

@@ -39,6 +39,8 @@ class Value(NamedTuple):
     items: tuple[Value, ...] = ()
     pairs: tuple[tuple[str, int, Value], ...] = ()
     null: bool = False
+    #: Keys that stand here more than once, and their lines.
+    again: tuple[tuple[str, int], ...] = ()
 
     def get(self, key: str) -> Value | None:
         """Return the last value of a key of a mapping, None where it is not there."""
@@ -78,11 +80,14 @@ class _Open:
             return Value("list", self.line, items=tuple(self.items))
         flat = self.items
         found: dict[str, tuple[str, int, Value]] = {}
+        again = []
         for key, value in zip(flat[::2], flat[1::2], strict=False):
             if key.kind != "scalar":
                 raise YamlError(key.line, f"a {key.kind} for a key: Slurm's reader takes words alone")
+            if key.text in found:
+                again.append((key.text, key.line))
             found[key.text] = key.text, key.line, value
-        return Value("mapping", self.line, pairs=tuple(found.values()))
+        return Value("mapping", self.line, pairs=tuple(found.values()), again=tuple(again))
 
 
 def read(text: str) -> Value:
@@ -109,6 +114,8 @@ def read(text: str) -> Value:
                 value = Value("scalar", line, event.value, null=event.tag == _NULL_TAG)
             elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
                 value = stack.pop().close()
+            elif isinstance(event, yaml.DocumentEndEvent):
+                break  # Slurm reads no further, whatever follows
             else:
                 continue
             (stack[-1].items if stack else found).append(value)

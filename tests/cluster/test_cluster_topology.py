@@ -30,7 +30,7 @@ from slurm_ext.topology.model import Placement, Tree
 
 sys.path.append(str(Path(__file__).parents[1] / "topology"))
 from topology_cases import BLOCK_CASES, CONF_CASES, NODES, SLURM_CASES, YAML_CASES, Case
-from topology_cases_more import BLOCK_MORE, CONF_MORE, SLURM_MORE, YAML_MORE
+from topology_cases_more import BLOCK_MORE, CONF_MORE, RINGS_MORE, SLURM_MORE, YAML_MORE
 
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 TREE, BLOCK = "TopologyPlugin=topology/tree", "TopologyPlugin=topology/block"
@@ -255,7 +255,7 @@ def test_a_topology_conf_that_is_called_fatal_stops_slurmctld_and_no_other(
     checked(case, controller, version)
 
 
-@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE + RINGS_MORE, ids=lambda case: case.name)
 def test_a_topology_yaml_that_is_called_fatal_stops_slurmctld_and_no_other(
     case: Case, controller: BareController, version: Version
 ) -> None:

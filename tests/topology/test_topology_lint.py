@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 from topology_cases import BLOCK, BLOCK_CASES, CONF_CASES, GOOD_YAML, NODES, SLURM_CASES, YAML_CASES, Case
-from topology_cases_more import BLOCK_MORE, CONF_MORE, SLURM_MORE, YAML_MORE
+from topology_cases_more import BLOCK_MORE, CONF_MORE, RINGS_MORE, SLURM_MORE, YAML_MORE
 
 from slurm_ext.topology.lint import Source, kind_of, lint
 from slurm_ext.topology.lint_model import SEVERITIES, Finding, Given, release
@@ -62,7 +62,7 @@ def test_a_file_is_fatal_where_it_stops_slurmctld(case: Case, version: str) -> N
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version >= "25.05"])
-@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", YAML_CASES + YAML_MORE + RINGS_MORE, ids=lambda case: case.name)
 def test_a_topology_yaml_is_fatal_where_it_stops_slurmctld(case: Case, version: str) -> None:
     found = of(case, version)
     feature = release(version).feature

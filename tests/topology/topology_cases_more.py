@@ -170,12 +170,61 @@ YAML_MORE = (
          partition="PartitionName=DEFAULT Topology=zz\nPartitionName=a Nodes=ALL"),
 )  # fmt: skip
 
+_RING = "- topology: a\n  ring:\n    rings:\n"
+
+
+def torus(dims: str, nodes: str, more: str = "") -> str:
+    return f"- topology: t\n  torus3d:\n    toruses:\n      - {{name: pod, dims: {dims}, {nodes}{more}}}\n"
+
+
+_CUBE = "{x: 2, y: 2, z: 2}"
+
+#: Rings and tori came with 26.05: before, a topology of them has no kind.
+RINGS_MORE = (
+    Case("rings", "", "<26.05", yaml=f"{_RING}      - {{ring: r1, nodes: 'n[0-3]'}}\n      - {{ring: r2, nodes: 'n[4-7]'}}\n"),
+    Case("a ring twice", "ring.duplicate", "all",
+         yaml=f"{_RING}      - {{ring: r, nodes: 'n[0-3]'}}\n      - {{ring: r, nodes: 'n[4-7]'}}\n"),
+    Case("a ring without a name", "yaml.shape", "all", yaml=f"{_RING}      - {{nodes: 'n[0-3]'}}\n"),
+    Case("no rings", "conf.empty", "all", yaml="- topology: a\n  ring: {rings: []}\n"),
+    Case("one word for rings", "yaml.shape", "all", yaml="- topology: a\n  ring: {rings: words}\n"),
+    Case("a ring of unknown nodes", "ring.unknown-node", "<26.05", yaml=f"{_RING}      - {{ring: r, nodes: 'n[0-7],z[0-30]'}}\n"),
+    Case("a node in two rings", "ring.node-twice", "<26.05",
+         yaml=f"{_RING}      - {{ring: r1, nodes: 'n[0-4]'}}\n      - {{ring: r2, nodes: 'n[4-7]'}}\n"),
+    Case("a torus", "", "<26.05", yaml=torus(_CUBE, "nodes: 'n[0-7]'", f", placements: [{{dims: {_CUBE}}}]")),
+    Case("a torus with too few nodes", "torus.refused", "all", yaml=torus("{x: 4, y: 4, z: 2}", "nodes: 'n[0-7]'")),
+    Case("a torus without dimensions", "torus.refused", "all", yaml=torus("{x: 8, y: 1}", "nodes: 'n[0-7]'")),
+    Case("a torus with nodes and regions", "torus.refused", "all",
+         yaml=torus(_CUBE, "nodes: 'n[0-7]'", f", regions: [{{dims: {_CUBE}, nodes: 'n[0-7]'}}]")),
+    Case("a torus of regions", "", "<26.05",
+         yaml=torus(_CUBE, "regions: [{dims: {x: 2, y: 2, z: 1}, nodes: 'n[0-3]'}, "
+                    "{anchor: {z: 1}, dims: {x: 2, y: 2, z: 1}, nodes: 'n[4-7]'}]")),
+    Case("regions one upon the other", "torus.refused", "all",
+         yaml=torus(_CUBE, "regions: [{dims: {x: 2, y: 2, z: 1}, nodes: 'n[0-3]'}, {dims: {x: 2, y: 2, z: 1}, nodes: 'n[4-7]'}]")),
+    Case("a region outside", "torus.refused", "all",
+         yaml=torus(_CUBE, "regions: [{anchor: {x: 1}, dims: {x: 2, y: 2, z: 1}, nodes: 'n[0-3]'}]")),
+    Case("a region with too few nodes", "torus.refused", "all", yaml=torus(_CUBE, "regions: [{dims: {x: 2, y: 2, z: 1}, nodes: n0}]")),
+    Case("a placement that is too large", "torus.refused", "all",
+         yaml=torus(_CUBE, "nodes: 'n[0-7]'", ", placements: [{dims: {x: 3, y: 1, z: 1}}]")),
+    Case("anchors that are too far apart", "torus.refused", "all",
+         yaml=torus(_CUBE, "nodes: 'n[0-7]'", ", placements: [{dims: {x: 1, y: 1, z: 1}, anchor_spacing: {x: 3}}]")),
+    Case("an anchor outside", "torus.refused", "all",
+         yaml=torus(_CUBE, "nodes: 'n[0-7]'", ", placements: [{dims: {x: 1, y: 1, z: 1}, anchor_seed: {y: 2}}]")),
+    Case("one word for dimensions", "yaml.shape", "all", yaml=torus("8", "nodes: 'n[0-7]'")),
+    Case("two tori of the same nodes", "torus.refused", "all",
+         yaml=torus(_CUBE, "nodes: 'n[0-7]'") + f"      - {{name: other, dims: {_CUBE}, nodes: 'n[0-7]'}}\n"),
+    Case("text behind the end of a document", "", "", yaml="  flat: true\n  topology: b\n- words\n"),
+    Case("a key twice", "yaml.key-twice", "", yaml="- topology: a\n  topology: b\n  flat: true\n"),
+)  # fmt: skip
+
 SLURM_MORE = (
     Case("a plugin in capitals", "slurm.plugin", "all", _ONE, slurm="TopologyPlugin=topology/Tree"),
     Case("a plugin of no name", "slurm.plugin", "all", _ONE, slurm='TopologyPlugin=""'),
     Case("a folder alone", "slurm.plugin", "all", _ONE, slurm="TopologyPlugin=topology/"),
+    Case("rings in Slurm's own syntax", "", "<26.05", "RingName=r Nodes=n[0-7]\n", slurm="TopologyPlugin=topology/ring"),
+    Case("a ring twice", "ring.duplicate", "all", "RingName=r Nodes=n[0-3]\nRingName=r Nodes=n[4-7]\n",
+         slurm="TopologyPlugin=topology/ring", since=(26, 5)),
     Case("a Cray's torus", "slurm.plugin", "all", _ONE, slurm="TopologyPlugin=topology/3d_torus"),
-    Case("rings of switches", "slurm.plugin-other", "all", _ONE, slurm="TopologyPlugin=topology/ring", since=(26, 5)),
+    Case("rings of switches", "conf.unknown-key", "all", _ONE, slurm="TopologyPlugin=topology/ring", since=(26, 5)),
     Case("a weight in words", "slurm.number", "all", _ONE, node="Weight=heavy"),
     Case("a width in words", "slurm.number", "all", _ONE, slurm=f"{TREE}\nTreeWidth=wide"),
     Case("a width of 65,536", "slurm.number", "all", _ONE, slurm=f"{TREE}\nTreeWidth=65536"),
