@@ -20,9 +20,10 @@ from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, LackingError, PartlyDoneError, SlurmError, UsageError
 from slurm_ext.gres.change import Change, change, refusals
+from slurm_ext.gres.collect import MOST_GPUS, is_device
 from slurm_ext.gres.model import GresLine
 from slurm_ext.gres.read_conf import gres_lines as lines_of
-from slurm_ext.gres.render import gres_conf
+from slurm_ext.gres.render import Offer, gres_conf
 from slurm_ext.site.detect import Site, detect
 from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.conf_file import Held
@@ -30,8 +31,9 @@ from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology.backing import all_nodes
 
-#: Seconds until slurmd has taken in what `scontrol reconfigure` told it, and until it is given up that Slurm takes the file.
-SETTLE_S, GIVE_UP_S, LOOK_EVERY_S = 6.0, 60.0, 0.5
+#: Seconds until every slurmd has taken in what `scontrol reconfigure` told it, or ended over it (22.05.8: after 19 s for a device
+#: file that is not there), and until it is given up that Slurm takes the file.
+SETTLE_S, GIVE_UP_S, LOOK_EVERY_S = 25.0, 45.0, 0.5
 
 #: Kinds of site where somebody else writes gres.conf, and where what is right can be said instead.
 NOT_OURS: dict[str, str] = {
@@ -57,12 +59,13 @@ def apply(device_dir: str, dry_run: bool, force: bool, reason: str, as_json: boo
     site = detect(settings)
     if site.type in NOT_OURS:
         raise LackingError(f"this is a {site.type} site ({site.why})", remedy=NOT_OURS[site.type])
-    text = conf_file.stamped(gres_conf(offers_of(settings, **sources), device_dir=device_dir))
+    offers = offers_of(settings, **sources)
+    text = conf_file.stamped(gres_conf(offers, device_dir=device_dir))
     slurm = reach(settings).slurm()
     held = conf_file.look(_path(site, slurm))
     nodes = all_nodes(slurm)
     after = lines_of("the new gres.conf", text)
-    planned = change(_before(held), after, nodes, slurm_nodes(site.slurm_conf))
+    planned = change(_before(held), after, nodes, slurm_nodes(site.slurm_conf), _shown(offers, device_dir))
     nothing = held.state == conf_file.OURS and not planned.gpus and not planned.cores
     refused = () if nothing else _refused(settings, held, planned, force=force)
     told = _told(held, planned, refused, nothing=nothing)
@@ -91,6 +94,18 @@ def _path(site: Site, slurm: Slurm) -> str:
             remedy="Run this on the head node, or set site.slurm_conf",
         )
     return os.path.join(os.path.dirname(os.path.realpath(site.slurm_conf)), "gres.conf")
+
+
+def _shown(offers: dict[str, Offer], device_dir: str) -> dict[str, frozenset[str]]:
+    """Return the device files that each node told of, or another node of its type; in a folder of one's own those on this machine."""
+    if device_dir != "/dev":
+        here = frozenset(path for number in range(MOST_GPUS) if is_device(path := f"{device_dir}/nvidia{number}"))
+        return dict.fromkeys(offers, here)
+    return {
+        node: frozenset(f"{device_dir}/nvidia{gpu.number}" for gpu in offer.seen.gpus if gpu.has_file)
+        for node, offer in offers.items()
+        if offer.seen is not None
+    }
 
 
 def _before(held: Held) -> list[GresLine] | None:

@@ -6,7 +6,7 @@ effect when slurmctld starts anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_ext.gres import fleet
@@ -33,15 +33,21 @@ class Change(NamedTuple):
 
 
 def change(
-    before: Sequence[GresLine] | None, after: Sequence[GresLine], nodes: Sequence[Node], lines: Sequence[NodeLine]
+    before: Sequence[GresLine] | None,
+    after: Sequence[GresLine],
+    nodes: Sequence[Node],
+    lines: Sequence[NodeLine],
+    shown: Mapping[str, Collection[str]],
 ) -> Change:
     """Return what a new file changes for the nodes that Slurm has.
 
-    `before`: the lines of the file that is there, None where nobody can read it; `lines`: slurm.conf's own of the nodes.
+    `before`: the lines of the file that is there, None where nobody can read it; `lines`: slurm.conf's own of the nodes; `shown`: the
+    device files that each node is known to have. slurmd 22.05.8 waits 19 s for a file that is not there, and ends.
     """
     old, new = fleet.Lines(before or ()), fleet.Lines(after)
     configured = {name: line for line in lines for name in line.nodes}
     gpus, cores, busy = [], [], []
+    unseen: dict[str, list[str]] = {}
     for node in nodes:
         name, wanted = node.name, configured[node.name].gres if node.name in configured else node.gres
         was, becomes = _kinds(old.here(name)), _kinds(new.here(name))
@@ -50,9 +56,17 @@ def change(
             gpus.append(name)
             if node.state in _BUSY or "COMPLETING" in node.flags:
                 busy.append(name)
+            there = _paths(old.gpus(name)) | set(shown.get(name, ()))
+            if not _is_away(node) and (lacks := sorted(_paths(new.gpus(name)) - there)):
+                unseen.setdefault(lacks[0], []).append(name)
         if unread or _cores(old.gpus(name)) != _cores(new.gpus(name)):
             cores.append(name)
     refused = [f"{fold(busy)}: jobs run there, and their GPUs would change: drain first (gres.conf(5))"] if busy else []
+    for path, names in unseen.items():
+        refused.append(
+            f"{fold(names)}: nobody knows that {path} is there, and slurmd ends where it is not: let the nodes tell "
+            "(`fmslurm gres show --here --json`, or the health check with site.share)"
+        )
     refused += [f"{trouble.words}: {trouble.remedy}" for trouble in fleet.cluster(lines, after) if not trouble.harmless]
     if strange := sorted({node.name for node in nodes if new.gpus(node.name)} - configured.keys()):
         refused.append(f"{fold(strange)}: slurmctld has these nodes, and the slurm.conf here does not")
@@ -79,6 +93,15 @@ def refusals(before: Mapping[str, Node], now: Sequence[Node], after: Sequence[Gr
 
 def _silent(node: Node) -> bool:
     return node.state == "DOWN" or "NOT_RESPONDING" in node.flags
+
+
+def _is_away(node: Node) -> bool:
+    """Say whether no slurmd runs there now: it reads the file when it starts, with its driver loaded."""
+    return _silent(node) or any(flag.startswith("POWERED_DOWN") or flag == "POWERING_UP" for flag in node.flags)
+
+
+def _paths(lines: Sequence[GresLine]) -> set[str]:
+    return {path for line in lines for path in line.files}
 
 
 def _count(gres: str) -> int:

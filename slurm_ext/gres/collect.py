@@ -67,7 +67,7 @@ def _gpus(root: str, unread: list[str]) -> list[Gpu]:
     for bus in buses[:MOST_GPUS]:
         told = _text(os.path.join(folder, bus, "information"), 8192)
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in told.splitlines())}
-        if not fields.get("Device Minor", "").isdigit():
+        if not re.fullmatch(r"[0-9]{1,4}", fields.get("Device Minor", "")):
             unread.append(f"proc/driver/nvidia/gpus/{bus}/information")
             continue
         number = int(fields["Device Minor"])
@@ -76,7 +76,7 @@ def _gpus(root: str, unread: list[str]) -> list[Gpu]:
         if numa is None:
             unread.append(os.path.relpath(pci, root))
         device = os.path.join(root, f"dev/nvidia{number}")
-        found.append(Gpu(number, fields.get("Model", ""), bus, -1 if numa is None else numa, _is_device(device)))
+        found.append(Gpu(number, fields.get("Model", ""), bus, -1 if numa is None else numa, is_device(device)))
     return sorted(found)
 
 
@@ -86,7 +86,8 @@ def _short(bus: str) -> str:
     return f"{domain[-4:].lower()}:{rest.lower()}"
 
 
-def _is_device(path: str) -> bool:
+def is_device(path: str) -> bool:
+    """Say whether a character device has the name."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)
     except OSError:
@@ -98,12 +99,12 @@ def _numbered(folder: str, prefix: str) -> list[int]:
         names = os.listdir(folder)
     except OSError:
         return []
-    return sorted(int(name[len(prefix) :]) for name in names if re.fullmatch(rf"{prefix}\d{{1,5}}", name))
+    return sorted(int(name[len(prefix) :]) for name in names if re.fullmatch(rf"{prefix}[0-9]{{1,5}}", name))
 
 
 def _number(path: str) -> int | None:
     text = _text(path)
-    return int(text) if re.fullmatch(r"-?\d{1,9}", text) else None
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
 
 
 def _text(path: str, most: int = 4096) -> str:

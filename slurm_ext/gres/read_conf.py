@@ -17,8 +17,8 @@ MOST_NAMES = 1_048_576
 
 #: A key is short: a line of letters without end is read in its own time.
 _PAIR = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,40})[ \t]*=[ \t]*("[^"]*"|\S*)')
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
-_COUNT = re.compile(r"(\d{1,12})([kmgtp]?)", re.IGNORECASE)
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_COUNT = re.compile(r"([0-9]{1,12})([kmgtp]?)", re.IGNORECASE)
 _SUFFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 #: One word of a node's Gres=: name, type and number, and what Slurm puts behind (sockets, indexes).
@@ -73,7 +73,7 @@ def node_lines(path: str, text: str) -> list[NodeLine]:
         pairs = default | given
 
         def number(*keys: str, pairs: dict[str, str] = pairs) -> int:
-            return next((int(pairs[key]) for key in keys if pairs.get(key)), 0)
+            return next((count(pairs[key]) for key in keys if pairs.get(key)), 0)
 
         try:
             boards = number("boards") or 1
