@@ -323,6 +323,32 @@ def test_slurms_own_word_is_no_reason_to_change_it(site: TopologySite) -> None:
         assert site.conf.read_text() == THEIRS
 
 
+def test_cloud_nodes_that_are_powered_down_have_their_place(controller: BareController, version: Version) -> None:
+    saving = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=60\nSuspendTimeout=5\nResumeTimeout=60"
+    controller.write({"topology.conf": THEIRS}, "n[1-8]", more=f"{TREE}\n{saving}")
+    controller.conf.write_text(controller.conf.read_text().replace("State=UNKNOWN", "State=CLOUD"))
+    site = TopologySite(controller)
+    site.put("spine/left", *NODES[:4])
+    site.put("spine/right", *NODES[4:])
+    with site.daemon():
+        site.apply("--force")
+        assert site.together() == HALVES
+        controller.ask("scontrol", "update", "NodeName=n1", "State=POWER_UP")
+        site.put("spine/right", "n1", "n2")  # one is coming up, one stays down
+        said = site.apply("--now")
+        assert ("node-update done" in said) == has(version, "node-topology-update")
+        assert site.together() == sets(NODES[2:4], (*NODES[:2], *NODES[4:]))
+        site.stop()
+        site.start()
+        assert site.together() == sets(NODES[2:4], (*NODES[:2], *NODES[4:]))
+        site.put("spine/left", "n1", "n2")
+        site.put("other/third", "n3")
+        site.apply("--now")
+        assert site.together() == sets(("n1", "n2", "n4"), ("n3",), NODES[4:])
+        assert "all 8 nodes sit" in site.run("check").stdout
+    site.clear()
+
+
 def test_a_plugin_that_is_not_set_is_named(controller: BareController, version: Version) -> None:
     controller.write({}, "n[1-8]")
     site = TopologySite(controller)
