@@ -191,18 +191,29 @@ def _merges(groups: Sequence[_Group], fabric: Shape) -> tuple[list[_Merge], _Gro
     for group in groups:
         pools.setdefault(group.doubling, []).append(group)
     found: list[_Merge] = []
+
+    def merge(first: _Group, second: _Group, doubling: int) -> None:
+        made = _joined(first, second)
+        lost = loss(made.shape, fabric) - loss(first.shape, fabric) - loss(second.shape, fabric)
+        found.append(_Merge(first, second, lost, 1))
+        pools.setdefault(max(made.doubling, doubling + 1), []).append(made)
+
     while pools:
         doubling = min(pools)
         pairs, alone = _pairs(pools.pop(doubling))
         for first, second in pairs:
-            made = _joined(first, second)
-            lost = loss(made.shape, fabric) - loss(first.shape, fabric) - loss(second.shape, fabric)
-            found.append(_Merge(first, second, lost, 1))
-            pools.setdefault(max(made.doubling, doubling + 1), []).append(made)
-        if alone is not None:
-            if not pools:
-                return found, alone
-            pools[min(pools)].append(alone)
+            merge(first, second, doubling)
+        if alone is None:
+            continue
+        if not pools:
+            return found, alone
+        # It is smaller than all others, and goes with the nearest of those next in size.
+        others = pools[min(pools)]
+        nearest = min(others, key=lambda group: (abs(group.at - alone.at), group))
+        others.remove(nearest)
+        if not others:
+            del pools[min(pools)]
+        merge(alone, nearest, nearest.doubling - 1)
     return found, None
 
 
