@@ -128,7 +128,7 @@ FILES: tuple[Rule, ...] = (
     rule(
         "yaml.key-twice",
         "warning",
-        "the key {key} is there twice: the last one counts, if both are of one kind",
+        "the key {key} is there twice: the last one counts, but a list takes it in",
         "Keep one",
         YAML_C + ", tried",
     ),

@@ -1,7 +1,7 @@
 """topology.yaml -> plain values that know their line. Reads events, so no nesting and no alias can blow up. Pure.
 
 As Slurm's reader has it (serializer_yaml.c, data.c): the text ends at its first NUL, every word without a tag is text, also `~` and
-`null`, and of keys that stand twice the last one counts.
+`null`, and of keys that stand twice the last one counts, as a rule.
 """
 
 from __future__ import annotations
@@ -86,8 +86,16 @@ class _Open:
                 raise YamlError(key.line, f"a {key.kind} for a key: Slurm's reader takes words alone")
             if key.text in found:
                 again.append((key.text, key.line))
+                value = _once_more(found[key.text][2], value)
             found[key.text] = key.text, key.line, value
         return Value("mapping", self.line, pairs=tuple(found.values()), again=tuple(again))
+
+
+def _once_more(first: Value, second: Value) -> Value:
+    """Return what Slurm's reader makes of two values of one key: a list takes the other in, a mapping lets no word in."""
+    if first.kind == "list":
+        return first._replace(items=(*first.items, second))
+    return first if first.kind == "mapping" and second.kind == "scalar" else second
 
 
 def read(text: str) -> Value:

@@ -213,6 +213,8 @@ RINGS_MORE = (
     Case("two tori of the same nodes", "torus.refused", "all",
          yaml=torus(_CUBE, "nodes: 'n[0-7]'") + f"      - {{name: other, dims: {_CUBE}, nodes: 'n[0-7]'}}\n"),
     Case("text behind the end of a document", "", "", yaml="  flat: true\n  topology: b\n- words\n"),
+    Case("a list twice", "yaml.shape", "all", yaml=block_yaml("[4]", _BLOCKS[0]) + f"    blocks:\n      - {_BLOCKS[1]}\n"),
+    Case("a list, and then a mapping", "yaml.key-twice", "", yaml=block_yaml("[4]", _BLOCKS[0]) + f"    blocks: {_BLOCKS[1]}\n"),
     Case("a key twice", "yaml.key-twice", "", yaml="- topology: a\n  topology: b\n  flat: true\n"),
 )  # fmt: skip
 
