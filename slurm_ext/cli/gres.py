@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from slurm_ext.aws import catalogue
 from slurm_ext.cli.gres_apply import apply
 from slurm_ext.cli.gres_check import check
 from slurm_ext.cli.gres_offers import offer_options, offers_of
-from slurm_ext.cli.gres_refresh import known_to_site, refresh
+from slurm_ext.cli.gres_refresh import refresh
 from slurm_ext.cli.output import say_json, say_line, say_table, say_text, write_named
 from slurm_ext.cli.topology_source import chosen, reach
 from slurm_ext.config.locate import settings as site_settings
@@ -33,7 +32,6 @@ _device_option = click.option(
 @click.pass_context
 def gres(context: click.Context) -> None:
     """GPU definitions for Slurm."""
-    catalogue.source = known_to_site
     if context.invoked_subcommand is None:
         context.invoke(show)
 

@@ -18,7 +18,7 @@ from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import Settings, at_node, machine_name
 from slurm_ext.config.snapshot import is_marked
-from slurm_ext.errors import FindingError, LackingError, UntrustedFileError
+from slurm_ext.errors import FindingError, FmslurmError, LackingError, UntrustedFileError
 from slurm_ext.files import read_trusted, write_atomic
 
 
@@ -79,7 +79,10 @@ def path_of(settings: Settings) -> str:
 
 def known_to_site() -> dict[str, InstanceType]:
     """Return the rows that this site fetched, for `catalogue.source`; none where they cannot be read."""
-    return site_types.from_json(_read(path_of(site_settings())))
+    try:
+        return site_types.from_json(_read(path_of(site_settings())))
+    except FmslurmError:
+        return {}  # no settings to go by: whoever needs them says so
 
 
 def _read(path: str) -> str:

@@ -6,11 +6,14 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
 
 import click
 
 from slurm_ext import __version__
+from slurm_ext.aws import catalogue
+from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.cli.output import say_text
 from slurm_ext.errors import EXIT_INTERNAL, EXIT_LACKING, FmslurmError
 
@@ -66,8 +69,19 @@ class LazyGroup(click.Group):
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fmslurm")
-def fmslurm() -> None:
+@click.pass_context
+def fmslurm(context: click.Context) -> None:
     """Gate, topology, auto-resume and checkpoint staging for Slurm clusters of GPU instances."""
+    before = catalogue.source
+    catalogue.source = lambda: _site_types()  # a new one: the catalogue asks each once
+    context.call_on_close(lambda: setattr(catalogue, "source", before))
+
+
+def _site_types() -> Mapping[str, InstanceType]:
+    """Return the instance types that this site fetched, when one is looked up that our catalogue lacks."""
+    from slurm_ext.cli.gres_refresh import known_to_site
+
+    return known_to_site()
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
