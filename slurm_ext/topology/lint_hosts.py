@@ -27,7 +27,10 @@ _Ranges = list[tuple[int, int, int]]
 
 
 class Hosts(NamedTuple):
-    """The names of a hostlist, each once; `problem` is bad, open, large or too-many, and then there are no names."""
+    """The names of a hostlist, each once; `problem` is bad, open, large or too-many, and then there are no names.
+
+    (But for `open` where a release closes the bracket by itself.)
+    """
 
     names: list[str]
     problem: str = ""
@@ -35,10 +38,10 @@ class Hosts(NamedTuple):
     suffix: bool = False
 
 
-def hosts(text: str, limit: int) -> Hosts:
-    """Return what a hostlist names, at most `limit` names."""
+def hosts(text: str, limit: int, *, closes: bool = False) -> Hosts:
+    """Return what a hostlist names, at most `limit` names. `closes`: as before 23.02, where `n[1-` is a node called `n]`."""
     names: dict[str, None] = {}
-    suffix = False
+    suffix = opened = False
     left = limit  # names that come again are work, too
     for part in _PART.findall(text) if _PLAIN.fullmatch(text) else _parts(text):
         if "[" not in part:
@@ -47,11 +50,15 @@ def hosts(text: str, limit: int) -> Hosts:
             continue
         found, problem, behind = _expanded(part, left)
         suffix |= behind
+        if problem == "open" and closes:
+            opened = True
+            head, _, rest = part.rpartition("[")
+            found, problem = [f"{head}]" if head else rest], ""
         if problem:
             return Hosts([], problem, suffix)
         left -= len(found)
         names.update(dict.fromkeys(found))
-    return Hosts([], "too-many", suffix) if left < 0 else Hosts(list(names), "", suffix)
+    return Hosts([], "too-many", suffix) if left < 0 else Hosts(list(names), "open" if opened else "", suffix)
 
 
 def _parts(text: str) -> list[str]:

@@ -69,12 +69,11 @@ class Report:
 
     def names(self, text: str, file: str, line: int) -> list[str]:
         """Return the names of a hostlist; what is wrong with it is reported, and it then has none."""
-        found = hosts(text, self._left)
+        found = hosts(text, self._left, closes=self.given.release.feature < (23, 2))
         if found.suffix:
             self.add("hostlist.suffix", file, line, what=short(text))
         if found.problem:
             self.add(f"hostlist.{found.problem}", file, line, what=short(text))
-            return []
         self._left -= len(found.names)
         return found.names
 

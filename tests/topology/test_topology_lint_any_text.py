@@ -100,6 +100,7 @@ def test_hostlists_are_read_as_slurm_reads_them() -> None:
     assert hosts("n[99999999999999999999],m[0-99999999999999999999],x[b]y[1]z[2]", 100).names == [
         "n18446744073709551615"
     ]
+    assert hosts("a,n[1-", 9, closes=True) == (["a", "n]"], "open", False)
     assert hosts("n[1-3]-ib", 9).suffix
     assert not hosts("n[1-3]x[1-2]", 9).suffix
     for text, problem in (

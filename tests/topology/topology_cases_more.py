@@ -68,6 +68,7 @@ CONF_MORE = (
     Case("spaces in brackets", "tree.unknown-node", "", f'SwitchName=a Nodes="{NODES},n[0 - 7]"\n'),
     Case("a list in brackets with a space", "tree.unknown-node", "", f'SwitchName=a Nodes="{NODES},n[0-3, 4-7]"\n'),
     Case("a bracket that only closes", "tree.unknown-node", "", nodes(f"{NODES},n0-7]")),
+    Case("a bracket of children that stays open", "hostlist.open", "all", f"SwitchName=r Switches=a[\n{_ONE}"),
     Case("a bracket that closes and opens", "hostlist.open", ">23.02", nodes(f"{NODES},n]0[")),
     Case("brackets within brackets", "hostlist.suffix", "<23.11", nodes(f"{NODES},n[[0-7]]")),
     Case("a bracket too many", "hostlist.suffix", "<23.11", nodes(f"{NODES},n[0-7]]")),
