@@ -176,7 +176,9 @@ def _cells(row: Row, by_segment: bool) -> list[str]:
     starts = "refused" if row.refused else starts
     waits = lasting(row.waits_s) if row.waits_s else "-"
     cells = [row.ask or "(nothing)", str(row.spans or "-"), starts, waits]
-    return [*cells, str(row.held_now), str(row.held)] if by_segment else cells
+    if not by_segment:
+        return cells
+    return [*cells, *((str(row.held_now), str(row.held)) if row.segment or row.held else ("-", "-"))]
 
 
 def _data(found: Situation, request: Request, advice: Advice) -> dict[str, Any]:

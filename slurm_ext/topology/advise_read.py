@@ -229,8 +229,11 @@ def _notes(
 ) -> Iterable[str]:
     hidden = sum(name not in shown for name in members)
     if hidden:
-        yield f"{hidden} nodes are not shown by Slurm (cloud nodes that are off): taken for free, after a boot"
+        yield f"{hidden} of the nodes are not shown by Slurm (cloud nodes that are off): taken for free, after a boot"
+    select = answers.config.get("SelectType", "")
+    if select and not select.endswith("/cons_tres"):
+        yield f"what a job would span is a model of select/cons_tres, and this Slurm has {select}"
     if "jobs" in answers.config.get("PrivateData", "").lower().split(","):
         yield "PrivateData hides other users' jobs: when their nodes are free is not known"
     if answers.units and (lost := sum(not place.unit for place in places)):
-        yield f"{lost} nodes of the partition are in no leaf or block: no job that is placed by topology gets them"
+        yield f"{lost} of the nodes are in no leaf or block: no job that is placed by topology gets them"

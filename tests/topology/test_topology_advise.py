@@ -367,7 +367,7 @@ def test_what_slurm_answers_is_a_situation() -> None:
     assert (found.max_switch_wait_s, found.gpus_per_node) == (900, 8)
     assert found.switches == Switches(("top", "l0", "l1"), (-1, 0, 0), (1, 0, 0))
     assert found.sizes == {"l0": 2, "l1": 2}
-    assert "1 nodes are not shown" in found.notes[0]
+    assert "1 of the nodes are not shown" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -431,6 +431,20 @@ def test_block_sizes_are_those_that_slurm_shows() -> None:
     flat = answers([], units=[], config={"TopologyPlugin": "topology/flat"})
     found = situation(flat, Partition("gpu", nodes="n[0-1]"), 0.0, {"n0": "leaf"})
     assert (found.kind, [place.unit for place in found.places]) == (FLAT, ["leaf", ""])
+
+
+def test_what_the_model_does_not_cover_is_said() -> None:
+    config = {"SelectType": "select/linear", "PrivateData": "cloud,jobs"}
+    found = situation(answers([], config=config), Partition("gpu", nodes="n[0-4]"), 0.0)
+    assert [note.split(":")[0][:40] for note in found.notes] == [
+        "5 of the nodes are not shown by Slurm (c",
+        "what a job would span is a model of sele",
+        "PrivateData hides other users' jobs",
+        "1 of the nodes are in no leaf or block",
+    ]
+    fine = {"SelectType": "select/cons_tres", "PrivateData": "cloud"}
+    shown = [Node("n0", "IDLE")]
+    assert situation(answers(shown, config=fine), Partition("gpu", nodes="n0"), 0.0).notes == ()
 
 
 def test_the_partition() -> None:
