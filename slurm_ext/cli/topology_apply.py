@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import CHOICES, Settings, machine_name
 from slurm_ext.errors import FindingError, FmslurmError, LackingError, PartlyDoneError
 from slurm_ext.events import Event
+from slurm_ext.shared import in_child
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.topology import memory
@@ -28,6 +30,9 @@ from slurm_ext.topology.watch import tick
 
 #: A reconfigure of a large tree takes minutes (seconds).
 _TIMEOUT_S = 180.0
+
+#: A look and all that may follow from it (seconds): EC2's three minutes, a change, and putting it back.
+_LOOK_S = 1800.0
 
 _BY = LEVELS[LEVELS.index(NODE_UPDATE) :]
 
@@ -173,14 +178,7 @@ def watch(once: bool, **sources: Any) -> None:
     """
     before = ""
     while True:
-        settings: Settings | None = None
-        try:
-            settings = site_settings()
-            slurm = connect(settings, timeout_s=_TIMEOUT_S)
-            looked = tick(settings, slurm, chosen(settings, **sources), reach(settings), trail_path(settings))
-            words, failed = looked.words, looked.failed
-        except FmslurmError as exc:
-            words, failed = f"not looked: {exc}", True
+        words, failed, pause_s = _looked(sources) if once else _in_child(sources)
         if words != before or once:
             say_text(words)
         before = words
@@ -188,4 +186,32 @@ def watch(once: bool, **sources: Any) -> None:
             if failed:
                 raise FindingError("the look failed, or the change")
             return
-        time.sleep((settings or Settings()).topology.watch_interval_min * 60)
+        time.sleep(pause_s)
+
+
+def _looked(sources: dict[str, Any]) -> tuple[str, bool, float]:
+    """Look once; return what came of it in words, whether it failed, and after how many seconds the next is due."""
+    pause_s = Settings().topology.watch_interval_min * 60
+    try:
+        settings = site_settings()
+        pause_s = settings.topology.watch_interval_min * 60
+        slurm = connect(settings, timeout_s=_TIMEOUT_S)
+        found = tick(settings, slurm, chosen(settings, **sources), reach(settings), trail_path(settings))
+    except FmslurmError as exc:
+        return f"not looked: {exc}", True, pause_s
+    return found.words, found.failed, pause_s
+
+
+def _in_child(sources: dict[str, Any]) -> tuple[str, bool, float]:
+    """Look in a child: what boto3 keeps for each client is gone with it, and a look that hangs ends."""
+    # Whoever stops the watch waits until a change that has begun is finished, or put back.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        found = in_child(lambda: list(_looked(sources)), _LOOK_S)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if found is None:
+        words = f"not looked: it came to no end within {_LOOK_S / 60:.0f} min, or broke off"
+        return words, True, Settings().topology.watch_interval_min * 60
+    words, failed, pause_s = found
+    return words, failed, pause_s

@@ -266,6 +266,22 @@ def test_the_watch_acts_only_where_it_may(site: TopologySite) -> None:
     assert "nothing to do" in watched()
 
 
+def test_the_watch_goes_on_and_says_what_is_new(site: TopologySite) -> None:
+    site.settings["topology"]["watch_interval_min"] = 0.1
+    site.settings["topology"]["min_interval_min"] = 0
+    site.apply("--force")
+    with site.background("watch") as said:
+        assert said() == "nothing to do: all nodes sit where Slurm has them"
+        site.put("a/b", *NODES[:2])
+        site.put("c/d", *NODES[2:])
+        site.write()
+        assert "waiting for the same answer" in said()
+        assert said().startswith("reconfigure done")
+        assert site.together() == sets(NODES[:2], NODES[2:])
+        (site.folder / "places.json").write_text("{")
+        assert any(said().startswith("not looked: ") for _ in range(2))
+
+
 def test_the_watch_waits_for_the_same_answer_twice(site: TopologySite) -> None:
     site.apply("--force")
     memory = site.folder / "state" / "topology.json"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,13 +78,40 @@ class TopologySite:
         for node in nodes:
             self.places[node] = {"node": node, "path": path.split("/") if path else [], **more}
 
+    def write(self) -> dict[str, str]:
+        """Write places and configuration, and return the environment that names it."""
+        rows = [dict(place) for place in self.places.values()]
+        for path, data in (
+            (self.folder / "places.json", {"schema": 1, "nodes": rows}),
+            (self.folder / "fmslurm.yaml", self.settings),  # JSON is YAML, too
+        ):
+            path.with_suffix(".new").write_text(json.dumps(data))
+            path.with_suffix(".new").rename(path)
+        config = str(self.folder / "fmslurm.yaml")
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "FMSLURM_CONFIG": config}
+
+    @contextmanager
+    def background(self, *arguments: str) -> Iterator[Callable[[], str]]:
+        """Run `fmslurm topology ...` until the block ends; what is yielded waits for its next line."""
+        argv = [FMSLURM, "topology", *arguments]
+        process = subprocess.Popen(argv, env=self.write(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lines: queue.Queue[str] = queue.Queue()
+        assert process.stdout is not None
+        reader = threading.Thread(
+            target=lambda: [lines.put(line.strip()) for line in process.stdout or ()], daemon=True
+        )
+        reader.start()
+        try:
+            yield lambda: lines.get(timeout=WAIT_S)
+        finally:
+            process.kill()
+            process.wait(WAIT_S)
+            reader.join(WAIT_S)
+            process.stdout.close()
+
     def run(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Run `fmslurm topology ...`, and hold its exit code (None: any)."""
-        rows = [dict(place) for place in self.places.values()]
-        (self.folder / "places.json").write_text(json.dumps({"schema": 1, "nodes": rows}))
-        config = self.folder / "fmslurm.yaml"
-        config.write_text(json.dumps(self.settings))  # JSON is YAML, too
-        env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "FMSLURM_CONFIG": str(config)}
+        env = self.write()
         done = subprocess.run(
             [FMSLURM, "topology", *arguments], env=env, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
