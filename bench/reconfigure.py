@@ -27,8 +27,10 @@ PROMISES = (
     # Of the same machine at another hour, or another machine of its kind.
     Promise("predicted_over_measured_least", 0.5, at_least=True),
     Promise("predicted_over_measured_most", 2.0),
-    # No other way of so few switches costs jobs less.
+    # What jobs pay for our way of merging by what they pay for others: the best within the budget, and each with as many switches.
     Promise("ours_over_best_other_most", 1.0),
+    Promise("ours_over_same_number_mean", 1.0),
+    Promise("ours_over_same_number_most", 1.1),
 )
 
 

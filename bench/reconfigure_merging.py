@@ -91,8 +91,7 @@ def by_chance(tree: Tree, most: int) -> Tree:
         name = {path: into.get(leaf, leaf) for path, leaf in name.items()}
 
 
-WAYS: Mapping[str, Callable[[Tree, int], Tree]] = {
-    "ours": within,
+OTHERS: Mapping[str, Callable[[Tree, int], Tree]] = {
     "equal": in_equal_groups,
     "chance": by_chance,
     "tiers": by_tiers,
@@ -156,20 +155,37 @@ def _counts(names: Iterable[str]) -> list[int]:
 
 
 def figures(full: bool) -> Mapping[str, float]:
-    """Print what jobs pay for each way and budget, and return how much more than ours the best of the others costs."""
-    samples, found = 100 if full else 25, {}
-    print(f"{'fleet':38} {'switches':>9} " + " ".join(f"{way:>16}" for way in ("unmerged", *WAYS)))
-    for number, fleet in enumerate(fleets()):
+    """Print what jobs pay for each way and budget, and return what ours costs by the others: within a budget, and of as many switches."""
+    samples, same_number, allowed = 100 if full else 25, [], []
+    print("What jobs pay; in brackets with how many switches, and what ours costs with as many")
+    print(f"{'fleet':36} {'switches':>8} " + " ".join(f"{way:>20}" for way in ("unmerged", "ours", *OTHERS)))
+    for fleet in fleets():
         truth = build(fleet.placements)
+        ours: dict[int, float] = {}
+
+        def ours_of(most: int, truth: Tree = truth, ours: dict[int, float] = ours) -> float:
+            if most not in ours:
+                ours[most] = paid(within(truth, most), truth, samples)
+            return ours[most]
+
         untouched = paid(truth, truth, samples)
         for share in (0.75, 0.5, 0.25):
             most = max(3, round(share * len(truth.switches)))
-            trees = {way: shrink(truth, most) for way, shrink in WAYS.items()}
-            costs = {way: paid(tree, truth, samples) for way, tree in trees.items()}
-            few = {way: len(tree.switches) for way, tree in trees.items()}
-            cells = [f"{untouched:.0f} %"]
-            cells += [f"{costs[way]:.0f} % of {few[way]}" if few[way] <= most else "not so few" for way in WAYS]
-            print(f"{fleet.name:38} {most:9} " + " ".join(f"{cell:>16}" for cell in cells), flush=True)
-            others = min(cost for way, cost in costs.items() if way != "ours" and few[way] <= most)
-            found[f"ours_over_best_other_{number}_{share:g}"] = round((1 + costs["ours"] / 100) / (1 + others / 100), 3)
-    return {"ours_over_best_other_most": max(found.values())}
+            cells, others = [f"{untouched:.0f} %", f"{ours_of(most):.0f} %"], []
+            for way in OTHERS.values():
+                tree = way(truth, most)
+                few = len(tree.switches)
+                if few > most:
+                    cells.append("not so few")
+                    continue
+                cost, same = paid(tree, truth, samples), ours_of(few)
+                cells.append(f"{cost:.0f} % ({few}: {same:.0f} %)")
+                same_number.append((1 + same / 100) / (1 + cost / 100))
+                others.append(cost)
+            allowed.append((1 + ours_of(most) / 100) / (1 + min(others) / 100))
+            print(f"{fleet.name:36} {most:8} " + " ".join(f"{cell:>20}" for cell in cells), flush=True)
+    return {
+        "ours_over_best_other_most": round(max(allowed), 3),
+        "ours_over_same_number_mean": round(statistics.geometric_mean(same_number), 3),
+        "ours_over_same_number_most": round(max(same_number), 3),
+    }
