@@ -16,7 +16,7 @@ from slurm_ext.config import snapshot
 from slurm_ext.config.locate import Located
 from slurm_ext.config.model import at_node, machine_name
 from slurm_ext.credential import MungeAuthenticator
-from slurm_ext.doctor import notify
+from slurm_ext.doctor import notify, topology
 from slurm_ext.doctor.model import Facts, KeyAge
 from slurm_ext.errors import FmslurmError
 from slurm_ext.slurm import connect, ledger, suppressed
@@ -84,6 +84,7 @@ def collect(located: Located) -> Facts:
         lines = history.read_shared(settings.site.share, since=time.time() - TOLD_D * DAY_S, timeout_s=PROBE_S)
         facts = facts._replace(nccl_nodes=told_of_nccl(lines))
     facts = facts._replace(notices=notify.collect(settings, located.path, facts.slurm_config))
+    facts = facts._replace(watched=topology.collect(settings))
     openssl = shutil.which("openssl", path=command.CLEAN_PATH) is not None
     return facts._replace(munge=_munge_answers(located, errors), keys=_keys(located, errors), openssl=openssl)
 

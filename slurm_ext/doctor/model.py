@@ -10,6 +10,7 @@ from slurm_ext.slurm.model import Node, Version
 
 if TYPE_CHECKING:
     from slurm_ext.doctor.notify import Notices
+    from slurm_ext.doctor.topology import Watched
 
 OK, WARN, FAIL, UNKNOWN = "ok", "warn", "fail", "unknown"
 
@@ -53,4 +54,5 @@ class Facts(NamedTuple):
     ledger: bool = True  # that of drains can be read
     held_back: tuple[str, ...] = ()  # nodes that are convicted and in use, since the breaker is open
     notices: Notices | None = None  # doctor/notify.py
+    watched: Watched | None = None  # doctor/topology.py
     errors: Mapping[str, str] = {}

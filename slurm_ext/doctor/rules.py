@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from slurm_ext.burnin.gate import longest_s
 from slurm_ext.config.model import ROOMS
 from slurm_ext.config.modes import HEARTBEAT_FRESH_S
-from slurm_ext.doctor import notify
+from slurm_ext.doctor import notify, topology
 from slurm_ext.doctor.model import FAIL, OK, UNKNOWN, WARN, Facts, Result
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.verdict import is_ours
@@ -290,6 +290,11 @@ def _notices(facts: Facts) -> Iterator[Result]:
         yield from notify.rule(facts.settings, facts.notices)
 
 
+def _topology(facts: Facts) -> Iterator[Result]:
+    if facts.watched is not None:
+        yield from topology.rule(facts.settings, facts.watched)
+
+
 RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _slurm_answers,
     _prolog_flags,
@@ -303,5 +308,6 @@ RULES: tuple[Callable[[Facts], Iterator[Result]], ...] = (
     _keys,
     _nccl,
     _notices,
+    _topology,
     _nodes,
 )

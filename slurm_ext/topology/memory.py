@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from slurm_ext.config.model import Settings, at_node, machine_name
@@ -63,6 +63,23 @@ def read(settings: Settings) -> Memory:
         return Memory()
 
 
+def looked_at(settings: Settings) -> float | None:
+    """Return when a look was last remembered here (epoch seconds); None where there never was one, or we may not know."""
+    try:
+        return os.stat(path_of(settings)).st_mtime
+    except OSError:
+        return None
+
+
+def looked(settings: Settings, memory: Memory) -> None:
+    """Remember a look, and when it was. Raise LackingError where that cannot be kept."""
+    if memory != read(settings) or looked_at(settings) is None:
+        write(settings, memory)
+        return
+    with contextlib.suppress(OSError):
+        os.utime(path_of(settings))
+
+
 def _placement(row: list[Any]) -> Placement:
     node, instance_id, instance_type, path, zone, block, ultraserver, clique = row
     found = Placement(node, instance_id, instance_type, tuple(path), zone, block, ultraserver, clique)
@@ -90,7 +107,7 @@ def write(settings: Settings, memory: Memory) -> None:
         ) from exc
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(settings: Settings) -> Iterator[None]:
     """Hold the lock that only one who acts holds. Raise LackingError where another has it, or we may not."""
     path = os.path.join(os.path.dirname(path_of(settings)), "topology.lock")

@@ -104,7 +104,7 @@ def _told(site: Site, one: Look, held: memory.Memory, mode: str, why: str) -> Ti
                 data={"mode": mode},
             )
         )
-    memory.write(site.settings, held)
+    memory.looked(site.settings, held)
     return Tick(f"{plan.why}: would {plan.level}; not done: {reason}")
 
 
@@ -114,6 +114,4 @@ def _forget(settings: Settings, held: memory.Memory, one: Look) -> None:
     past = held.past
     if past.unconfirmed == one.digest:
         past = past._replace(unconfirmed="")
-    fresh = held._replace(past=past, placements=placements, said="")
-    if fresh != held:
-        memory.write(settings, fresh)
+    memory.looked(settings, held._replace(past=past, placements=placements, said=""))
