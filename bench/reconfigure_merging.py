@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from slurm_ext.topology.budget import within
 from slurm_ext.topology.budget_loss import doublings, fewest, sizes_of
@@ -21,29 +21,32 @@ from slurm_ext.topology.model import Placement, Tree
 
 
 class Fleet(NamedTuple):
-    """Placements, and what is said of them."""
+    """What is said of it, and the trees that are like that: what jobs pay is the mean over them."""
 
     name: str
-    placements: tuple[Placement, ...]
+    trees: tuple[Tree, ...]
 
 
 def fleets() -> Iterable[Fleet]:
     """Yield fleets of some 1,000 to 2,000 nodes: even, uneven, with thin middles, of two tiers."""
     chance = random.Random(5)
     yield Fleet(
-        "16 a leaf, 16 leaves a middle", _placed(((f"b{i // 256}", f"c{i // 16}") for i in range(2048)), chance)
+        "16 a leaf, 16 leaves a middle", (_tree(((f"b{i // 256}", f"c{i // 16}") for i in range(2048)), chance),)
     )
-    sizes = [chance.choice((1, 2, 3, 5, 8, 13, 16, 20, 32)) for _ in range(160)]
-    uneven = [(f"b{leaf // 16}", f"c{leaf}") for leaf, size in enumerate(sizes) for _ in range(size)]
-    yield Fleet("1 to 32 a leaf, 16 leaves a middle", _placed(uneven, chance))
-    yield Fleet("16 a leaf, 2 leaves a middle", _placed(((f"b{i // 32}", f"c{i // 16}") for i in range(2048)), chance))
-    yield Fleet("8 a leaf, no middle", _placed(((f"c{i // 8}",) for i in range(1024)), chance))
+    uneven = []
+    for _ in range(3):
+        sizes = [chance.choice((1, 2, 3, 5, 8, 13, 16, 20, 32)) for _ in range(160)]
+        paths = [(f"b{leaf // 16}", f"c{leaf}") for leaf, size in enumerate(sizes) for _ in range(size)]
+        uneven.append(_tree(paths, chance))
+    yield Fleet("1 to 32 a leaf, 16 leaves a middle", tuple(uneven))
+    yield Fleet("16 a leaf, 2 leaves a middle", (_tree(((f"b{i // 32}", f"c{i // 16}") for i in range(2048)), chance),))
+    yield Fleet("8 a leaf, no middle", (_tree(((f"c{i // 8}",) for i in range(1024)), chance),))
 
 
-def _placed(paths: Iterable[tuple[str, ...]], chance: random.Random) -> tuple[Placement, ...]:
+def _tree(paths: Iterable[tuple[str, ...]], chance: random.Random) -> Tree:
     made = [Placement(f"n{i + 1}", path=("a", *path), zone="z") for i, path in enumerate(paths)]
     chance.shuffle(made)
-    return tuple(made)
+    return build(made)
 
 
 def by_tiers(tree: Tree, most: int) -> Tree:
@@ -91,7 +94,9 @@ def by_chance(tree: Tree, most: int) -> Tree:
         name = {path: into.get(leaf, leaf) for path, leaf in name.items()}
 
 
-OTHERS: Mapping[str, Callable[[Tree, int], Tree]] = {
+Way: TypeAlias = Callable[[Tree, int], Tree]
+
+OTHERS: Mapping[str, Way] = {
     "equal": in_equal_groups,
     "chance": by_chance,
     "tiers": by_tiers,
@@ -160,29 +165,28 @@ def figures(full: bool) -> Mapping[str, float]:
     print("What jobs pay; in brackets with how many switches, and what ours costs with as many")
     print(f"{'fleet':36} {'switches':>8} " + " ".join(f"{way:>20}" for way in ("unmerged", "ours", *OTHERS)))
     for fleet in fleets():
-        truth = build(fleet.placements)
+        size = len(fleet.trees[0].switches)
         ours: dict[int, float] = {}
 
-        def ours_of(most: int, truth: Tree = truth, ours: dict[int, float] = ours) -> float:
-            if most not in ours:
-                ours[most] = paid(within(truth, most), truth, samples)
-            return ours[most]
+        def cost(way: Way, most: int, trees: tuple[Tree, ...] = fleet.trees) -> float:
+            return statistics.fmean(paid(way(tree, most), tree, samples) for tree in trees)
 
-        untouched = paid(truth, truth, samples)
+        untouched = cost(within, size)
         for share in (0.75, 0.5, 0.25):
-            most = max(3, round(share * len(truth.switches)))
-            cells, others = [f"{untouched:.0f} %", f"{ours_of(most):.0f} %"], []
+            most = max(3, round(share * size))
+            ours[most] = cost(within, most)
+            cells, others = [f"{untouched:.0f} %", f"{ours[most]:.0f} %"], []
             for way in OTHERS.values():
-                tree = way(truth, most)
-                few = len(tree.switches)
+                few = max(len(way(tree, most).switches) for tree in fleet.trees)
                 if few > most:
                     cells.append("not so few")
                     continue
-                cost, same = paid(tree, truth, samples), ours_of(few)
-                cells.append(f"{cost:.0f} % ({few}: {same:.0f} %)")
-                same_number.append((1 + same / 100) / (1 + cost / 100))
-                others.append(cost)
-            allowed.append((1 + ours_of(most) / 100) / (1 + min(others) / 100))
+                others.append(cost(way, most))
+                if few not in ours:
+                    ours[few] = cost(within, few)
+                cells.append(f"{others[-1]:.0f} % ({few}: {ours[few]:.0f} %)")
+                same_number.append((1 + ours[few] / 100) / (1 + others[-1] / 100))
+            allowed.append((1 + ours[most] / 100) / (1 + min(others) / 100))
             print(f"{fleet.name:36} {most:8} " + " ".join(f"{cell:>20}" for cell in cells), flush=True)
     return {
         "ours_over_best_other_most": round(max(allowed), 3),
