@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "bench"))
-sys.path.append(str(ROOT / "tests" / "cluster"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 import reconfigure_controller
 import reconfigure_merging
 from reconfigure_merging import OTHERS, paid
