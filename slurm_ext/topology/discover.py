@@ -63,12 +63,7 @@ def _from_ec2(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
     nodes = nodes_and_instances(settings, choice, reach, asks_ec2=True)
     wanted = [one for one in nodes.ids.values() if one]
     places = instance_places(reach.ec2(), wanted)
-    if wanted and not any(instance.network_nodes for instance in places.instances):
-        why = next(iter(places.unknown.values()), "no answer")
-        raise LackingError(
-            f"EC2 tells the place of none of {len(wanted)} instances: {why}",
-            remedy="Are these the instances of this region? Else name places in a file (topology.source: file)",
-        )
+    _some_known("EC2", wanted, places.instances, next(iter(places.unknown.values()), "no answer"))
     # join says it of every instance without a place; the reasons are told together below.
     placements, _ = join(nodes.ids, places.instances)
     placements = _typed(placements, nodes.types)
@@ -103,11 +98,23 @@ def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
         return Discovered(placements, f"the places in {choice.source_file}", notes)
     instances: list[InstanceTopology] = found
     nodes = nodes_and_instances(settings, choice, reach, asks_ec2=False)
+    wanted = [one for one in nodes.ids.values() if one]
+    _some_known(choice.source_file, wanted, instances, "it does not have them, or has no network nodes for them")
     placements, odd = join(nodes.ids, instances)
     told = {instance.instance_id for instance in instances}
     unasked = nodes.unasked | {node for node, one in nodes.ids.items() if one and one not in told}
     origin = f"the recorded EC2 answer {choice.source_file}"
     return Discovered(_typed(placements, nodes.types), origin, [*nodes.notes, *odd], unasked)
+
+
+def _some_known(who: str, wanted: Collection[str], instances: Iterable[InstanceTopology], why: str) -> None:
+    """Raise LackingError where not one place is known: an empty answer is not taken for truth."""
+    mine = set(wanted)
+    if wanted and not any(one.network_nodes for one in instances if one.instance_id in mine):
+        raise LackingError(
+            f"{who} tells the place of none of {len(wanted)} instances: {why}",
+            remedy="Are these the instances of this region? Else name places in a file (topology.source: file)",
+        )
 
 
 def _from_slurm(reach: Reach) -> Discovered:

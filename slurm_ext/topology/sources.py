@@ -11,6 +11,7 @@ from typing import NamedTuple
 from slurm_ext.aws.ec2 import InstanceTopology, parse_instance_topology
 from slurm_ext.aws.ec2_reservations import ReservationTopology
 from slurm_ext.errors import UsageError
+from slurm_ext.slurm.hostlist import is_node_name
 from slurm_ext.topology import place_file
 from slurm_ext.topology.model import Placement
 
@@ -29,16 +30,23 @@ class Listed(NamedTuple):
 COLUMNS = ("node", "instance_id", "instance_type", "reservation_id", "address", "port")
 
 
+MAX_PORT = 65_535
+
+
 def node_list(path: str) -> dict[str, Listed]:
     """Return the nodes of a CSV file with the columns `node` and `instance_id` (empty: not running) and any of COLUMNS.
 
-    Raise UsageError, naming file and line, for a missing column, an empty or repeated node, a port that is no number.
+    Raise UsageError, naming file and line, for a column that is missing or twice, a line with more cells than columns, a node
+    that is none, or twice, and a port that is no number.
     """
     found: dict[str, Listed] = {}
     reader = csv.DictReader(io.StringIO(_text(path, "Name a readable file of nodes"), newline=""))
     try:
-        if not {"node", "instance_id"} <= set(reader.fieldnames or ()):
+        reader.fieldnames = header = [name.strip() for name in reader.fieldnames or ()]
+        if not {"node", "instance_id"} <= set(header):
             raise UsageError(f"{path}, line 1: needs the columns node and instance_id", remedy="Add a header line")
+        if twice := [name for name in COLUMNS if header.count(name) > 1]:
+            raise UsageError(f"{path}, line 1: column {twice[0]} twice", remedy="Leave one of them")
         for row in reader:
             where = f"{path}, line {reader.line_num}"
             words = {column: (row.get(column) or "").strip() for column in COLUMNS}
@@ -46,9 +54,15 @@ def node_list(path: str) -> dict[str, Listed]:
             if not node or node in found:
                 problem = f"node {node} a second time" if node else "no node name"
                 raise UsageError(f"{where}: {problem}", remedy="One line for each node")
-            if port and not port.isdigit():
+            if not is_node_name(node):
                 raise UsageError(
-                    f"{where}: node {node}: port {port!r} is no number", remedy="Leave it out or correct it"
+                    f"{where}: {node[:80]!r} is no node name", remedy="One line for each node, no hostlists"
+                )
+            if any(cell.strip() for cell in row.get(None) or ()):
+                raise UsageError(f"{where}: more cells than columns", remedy="Quote a cell that has a comma in it")
+            if port and not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
+                raise UsageError(
+                    f"{where}: node {node}: port {port[:20]!r} is no port", remedy="Leave it out or correct it"
                 )
             found[node] = Listed(port=int(port or 0), **words)
     except csv.Error as exc:
@@ -108,6 +122,8 @@ def _text(path: str, remedy: str) -> str:
 def join(nodes: Mapping[str, str], instances: Iterable[InstanceTopology]) -> tuple[list[Placement], Sequence[str]]:
     """Return a placement for every node, and what was odd: instances nobody asked for, nodes EC2 does not know."""
     by_id = {instance.instance_id: instance for instance in instances}
+    # A row may lack the id of a zone that another one has: it is the same zone all the same.
+    zone_ids = {one.zone: one.zone_id for one in by_id.values() if one.zone and one.zone_id}
     used: set[str] = set()
     placements, notes = [], []
     for node, instance_id in nodes.items():
@@ -126,7 +142,7 @@ def join(nodes: Mapping[str, str], instances: Iterable[InstanceTopology]) -> tup
                 instance_id,
                 instance.instance_type,
                 instance.network_nodes,
-                instance.zone_id or instance.zone,
+                instance.zone_id or zone_ids.get(instance.zone, instance.zone),
                 instance.capacity_block_id,
             )
         )

@@ -379,6 +379,22 @@ def test_a_recording_and_a_running_slurm_say_whom_they_do_not_have(
     assert found.unasked == {"n2", "gpu-st-p5-4"}
 
 
+def test_a_recording_that_places_nobody_is_no_topology(look: Callable[..., Discovered], tmp_path: Path) -> None:
+    for text in (
+        '{"Instances": []}',
+        '{"Instances": [{"InstanceId": "i-9", "NetworkNodes": ["a"]}, {"InstanceId": "i-1"}]}',
+    ):
+        (tmp_path / "answer.json").write_text(text)
+        choice = listed(tmp_path, n1="i-1", n2="")._replace(source="file", source_file=str(tmp_path / "answer.json"))
+        with pytest.raises(LackingError, match="tells the place of none of 1 instances"):
+            look([], choice)
+    # Where nothing runs, nothing was to be told.
+    assert [
+        one.path
+        for one in look([], listed(tmp_path, n1="")._replace(source="file", source_file=choice.source_file)).placements
+    ] == [()]
+
+
 def test_domains_that_could_not_be_heard_of_are_told_from_nodes_that_have_none(
     fake: FakeEc2, look: Callable[..., Discovered], tmp_path: Path
 ) -> None:

@@ -140,6 +140,44 @@ def test_the_list_of_nodes_has_more_columns(tmp_path: Path) -> None:
         node_list(str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node,instance_id,node\nn1,i-1,n2\n", "line 1: column node twice"),
+        ("node,instance_id\nn1,i-1\nn2,i-2,i-3\n", "line 3: more cells than columns"),
+        ("node,instance_id\nn[1-2],i-1\n", r"line 2: 'n\[1-2\]' is no node name"),
+        ('node,instance_id\nn1,i-1\n"n\n2",i-2\n', "is no node name"),
+        ("node,instance_id\na b,i-1\n", "line 2: 'a b' is no node name"),
+        ("node,instance_id,port\nn1,i-1,\u00b2\n", "is no port"),
+        ("node,instance_id,port\nn1,i-1,70000\n", "is no port"),
+    ],
+)
+def test_a_list_of_nodes_that_is_wrong_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        node_list(str(tmp_path / "nodes.csv"))
+
+
+def test_a_list_of_nodes_as_a_spreadsheet_saves_it(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_bytes(b"\xef\xbb\xbfnode , instance_id,\r\nN_1.a , i-1 ,\r\n\r\nn007-ib,,\r\n")
+    assert {node: one.instance_id for node, one in node_list(str(tmp_path / "nodes.csv")).items()} == {
+        "N_1.a": "i-1",
+        "n007-ib": "",
+    }
+
+
+def test_a_zone_is_one_though_a_row_lacks_its_id() -> None:
+    from slurm_ext.aws.ec2 import InstanceTopology
+
+    rows = [
+        InstanceTopology("i-1", "", ("a",), "us-east-2a", "use2-az1"),
+        InstanceTopology("i-2", "", ("a",), "us-east-2a", ""),
+        InstanceTopology("i-3", "", ("b",), "us-east-2b", ""),
+    ]
+    placements, _ = join({"n1": "i-1", "n2": "i-2", "n3": "i-3"}, rows)
+    assert [placement.zone for placement in placements] == ["use2-az1", "use2-az1", "us-east-2b"]
+
+
 def test_an_instance_of_two_nodes_is_said() -> None:
     from slurm_ext.aws.ec2 import InstanceTopology
 
