@@ -9,14 +9,18 @@ does not leave its subnet's zone). No recursion: paths may be of any depth.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_ext.aws.pcluster import node_name
 from slurm_ext.topology.model import Placement, Switch, Tree
 from slurm_ext.topology.naming import natural, node_order, switch_name, unique_names, zone_words
 
 __all__ = ["HOLDING", "MAX_TIERS", "build", "layer", "natural", "switch_name"]
+
+_LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*$)")
 
 #: Where nodes wait whose place nobody knows. Under a root, since a job is never placed on nodes that have no switch.
 HOLDING = "unplaced"
@@ -67,14 +71,37 @@ def build(placements: Iterable[Placement]) -> Tree:
 def _homes(
     unplaced: Sequence[Placement], fabrics: Mapping[str, Sequence[Placement]], notes: list[str]
 ) -> dict[str, list[Placement]]:
-    """Return the fabric under which each unplaced node waits: its own zone's, or where nobody knows that, the largest."""
-    largest = min(fabrics, key=lambda zone: (-len(fabrics[zone]), zone)) if fabrics else ""
+    """Return the fabric under which each unplaced node waits: its own zone's, else where most nodes of its kind are.
+
+    Of a kind are nodes whose names differ in the last number alone, and a ParallelCluster's of one compute resource. Where no
+    node of a kind is placed and there are several zones, they wait below a root of their own: a wrong one mixes zones.
+    """
+    kinds: dict[str, Counter[str]] = {}
+    for zone, placed in fabrics.items() if unplaced else ():
+        for placement in placed:
+            kinds.setdefault(_kind(placement.node), Counter())[zone] += 1
     homes: dict[str, list[Placement]] = {}
+    alone: set[str] = set()
     for placement in unplaced:
-        homes.setdefault(placement.zone or largest, []).append(placement)
+        kind = _kind(placement.node)
+        zones = kinds.get(kind) or Counter({zone: len(placed) for zone, placed in fabrics.items()})
+        home = placement.zone or min(zones, key=lambda zone: (-zones[zone], zone), default="")
+        if not placement.zone and kind not in kinds and len(fabrics) > 1:
+            home = kind
+            alone.add(home)
+        homes.setdefault(home, []).append(placement)
     for zone, nodes in sorted(homes.items()):
-        notes.append(f"no known place for {len(nodes)} of the nodes: in a holding leaf under {zone or 'the only root'}")
+        where = f"in a holding leaf under {zone or 'the only root'}"
+        if zone in alone:
+            where = f"no other of {zone} has one, and there are several zones: a root of their own"
+        notes.append(f"no known place for {len(nodes)} of the nodes: {where}")
     return homes
+
+
+def _kind(node: str) -> str:
+    """Return what nodes have in common that were ordered together, as far as a name tells."""
+    name = node_name(node)
+    return f"{name.queue}-{name.compute_resource}" if name else _LAST_NUMBER.sub("", node).rstrip("-_.")
 
 
 def _spots(zone: str, placed: Sequence[Placement], notes: list[str]) -> list[_Spot]:

@@ -98,6 +98,32 @@ def test_an_unplaced_node_of_a_zone_without_others_waits_under_a_root_of_its_own
     assert paths["n1"][0] != paths["n2"][0]
 
 
+def test_an_unplaced_node_of_no_known_zone_waits_where_its_kind_is() -> None:
+    def gpu(name: str, *path: str, zone: str = "") -> Placement:
+        return Placement(name, path=path, zone=zone)
+
+    placed = [
+        *(gpu(f"p5-st-a-{i}", "t1", f"l{i}", zone="az1") for i in range(1, 9)),
+        gpu("b200-st-b-1", "t2", "m1", zone="az2"),
+    ]
+    tree = build([*placed, gpu("b200-dy-b-7"), gpu("p5-dy-a-1"), gpu("other-dy-c-1"), gpu("other-dy-c-2")])
+    paths = tree.paths()
+    # The larger fabric is az1's: a node that is off in az2 must not be mixed with its nodes.
+    assert paths["b200-dy-b-7"][-1] == "unplaced-az2"
+    assert paths["b200-dy-b-7"][0] == paths["b200-st-b-1"][0]
+    assert paths["p5-dy-a-1"][0] == paths["p5-st-a-1"][0]
+    assert paths["other-dy-c-1"] == paths["other-dy-c-2"] == ("unplaced-other-c",)
+    assert any("2 of the nodes: no other of other-c has one" in note for note in tree.notes)
+    # Where there is one zone, it is that.
+    tree = build([*placed[:8], gpu("other-dy-c-1")])
+    assert tree.paths()["other-dy-c-1"][0] == tree.paths()["p5-st-a-1"][0]
+    # Names of one kind in several zones: where most of them are.
+    tree = build(
+        [gpu("n1", "a", zone="x"), gpu("n2", "b", zone="y"), gpu("n3", "b", zone="y"), gpu("n10-ib"), gpu("n4")]
+    )
+    assert tree.paths()["n4"][0] == tree.paths()["n2"][0]
+
+
 def test_no_node_with_a_place_is_still_a_tree() -> None:
     assert leaves(build([Placement("n1"), Placement("n2")])) == [("n1", "n2")]
 
