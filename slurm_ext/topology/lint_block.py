@@ -29,6 +29,7 @@ def check(
     """Report what is wrong with blocks."""
     first_line = units[0].line if units else line
     report.add("block.no-plugin", file, first_line)
+    base = _base(report, sizes, file, yaml)
     if not units:
         report.add("conf.empty", file, line, kind="blocks")
         return
@@ -42,7 +43,6 @@ def check(
     owner, counts = members(report, units, "block")
     given = report.given.nodes
     counts = dict.fromkeys(known, 0) | counts
-    base = _base(report, sizes, file, yaml)
     if sizes is None:
         base = counts[units[0].name]
         report.add("block.base-guessed", file, first_line, base=base)

@@ -99,6 +99,7 @@ BLOCK_MORE = tuple(
         Case("sizes with letters behind", "", "<24.05", f"{_TWO_BLOCKS}BlockSizes=4x,8\n"),
         Case("an empty size", "", "<24.05", f"{_TWO_BLOCKS}BlockSizes=,4,,8\n"),
         Case("no size", "block.sizes", "all", f'{_TWO_BLOCKS}BlockSizes=""\n'),
+        Case("wrong sizes and no block", "block.sizes", "all", "BlockSizes=4,12\n"),
         Case("a size of 65,536", "block.sizes", "all", f"{_TWO_BLOCKS}BlockSizes=65536\n"),
         Case("a size of 65,537", "block.sizes", "all", f"{_TWO_BLOCKS}BlockSizes=65537\n"),
         Case("a size of which 32 bits are 4", "", "<24.05", f"{_TWO_BLOCKS}BlockSizes=4294967300\n"),
