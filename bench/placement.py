@@ -1,8 +1,8 @@
 """How well Slurm's own scheduler places jobs, by what it is told of the network: the last line is one JSON object.
 
 A real slurmctld and a real slurmd for each of 256 nodes run the same seeded jobs once for each arm; each job is judged by the
-true fabric, whatever Slurm was told. The default takes about seven minutes; `--full` adds loads, stale maps and jobs that ask
-for few switches, and takes about half an hour. Exit 0 whatever was measured; 3 without root or Slurm.
+true fabric, whatever Slurm was told. The default takes about eight minutes; `--full` adds loads, stale maps and jobs that ask
+for few switches, and takes about three quarters of an hour. Exit 0 whatever was measured; 3 without root or Slurm.
 """
 
 from __future__ import annotations
@@ -112,8 +112,18 @@ def main() -> int:
     loads = given.loads.split(",") if given.loads else (("60", "80", "95") if given.full else ("80",))
     if unknown := [arm for arm in arms if arm not in placement_fabric.EVERY_ARM]:
         parser.error(f"--arms {unknown[0]}: there are {', '.join(placement_fabric.EVERY_ARM)}")
-    if not 16 <= given.nodes <= PORTS_EACH or not 1 <= given.at_once <= 8:
-        parser.error(f"--nodes 16 to {PORTS_EACH}, --at-once 1 to 8")
+    for option, wrong in (
+        (f"--nodes {given.nodes}: there are 16 to {PORTS_EACH}", not 16 <= given.nodes <= PORTS_EACH),
+        (
+            f"--loads {given.loads}: percent, 1 to 100",
+            not all(word.isdecimal() and 1 <= int(word) <= 100 for word in loads),
+        ),
+        (f"--seeds {given.seeds}: whole numbers", not all(word.isdecimal() for word in given.seeds.split(","))),
+        (f"--at-once {given.at_once}: 1 to 8", not 1 <= given.at_once <= 8),
+        ("--window-s and --mean-s: 1 and more", given.window_s < 1 or given.mean_s < 1),
+    ):
+        if wrong:
+            parser.error(option)
     if lacking := daemons.missing():
         print(f"no placement is measured here: it needs {', '.join(lacking)}", file=sys.stderr)
         return 3
@@ -152,7 +162,8 @@ def run(plan: Plan) -> None:
     assert version is not None
     started = time.monotonic()
     print(
-        f"Slurm {version.text}, {plan.nodes} slurmd, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, seeds {plan.seeds}"
+        f"Slurm {version.text}, {plan.nodes} slurmd, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, seeds {plan.seeds}",
+        flush=True,
     )
     lanes: list[Lane] = []
     slots = list(range(plan.at_once))

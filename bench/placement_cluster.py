@@ -62,7 +62,8 @@ class Fleet:
             time.sleep(max(0.0, begin + job.arrival_s - time.monotonic()))
             argv = ["sbatch", "--parsable", f"--nodes={job.nodes}", f"--time={job.limit_min}", "--exclusive"]
             if self._arm.asks:
-                argv.append(f"--switches={fewest_leaves[job.nodes]}@0:{job.limit_min:02}")
+                patience_s = job.limit_min
+                argv.append(f"--switches={fewest_leaves[job.nodes]}@{patience_s // 60}:{patience_s % 60:02}")
             argv += ["--chdir=/", "--output=/dev/null", f"--wrap=exec sleep {job.length_s}"]
             known[int(self._controller.ask(*argv))] = job
         deadline = time.monotonic() + DRAIN_S

@@ -145,9 +145,11 @@ def measure(fabric: Fabric, runs: Mapping[int, Run], jobs: Mapping[int, Job]) ->
 
 
 def score(several: Sequence[Measured]) -> Score:
-    """Return the figures of some runs taken together."""
+    """Return the figures of some runs taken together. Raise ValueError where no job of two nodes fits a leaf."""
     placed = [one for measured in several for one in measured.placed]
     spread = [one for one in placed if one.nodes > 1]
+    if not any(one.ideal == 1 for one in spread):
+        raise ValueError("no job of two nodes and more was counted: let jobs arrive for longer")
     waits = sorted(one.wait_s for one in placed)
     return Score(
         jobs=len(placed),

@@ -220,6 +220,13 @@ def test_a_run_with_lost_or_wrong_jobs_gives_no_figures(ran: dict[int, Run], why
         placement_score.measure(SMALL, ran, {1: Job(0, 1, 5, True), 2: Job(0, 2, 5, True)})
 
 
+def test_jobs_of_one_node_alone_give_no_figures() -> None:
+    ran = {1: Run(0, 0, 5, ("n00",), False), 2: Run(1, 1, 5, ("n01",), False)}
+    measured = placement_score.measure(SMALL, ran, {1: Job(0, 1, 5, True), 2: Job(1, 1, 5, True)})
+    with pytest.raises(ValueError, match="no job of two nodes"):
+        placement_score.score([measured])
+
+
 def same_leaves(told: placement_fabric.Fabric) -> set[frozenset[str]]:
     """Return the sets of nodes that hang below one leaf."""
     by_leaf: dict[str, set[str]] = {}
