@@ -34,14 +34,20 @@ def socket_cores(facts: NodeFacts, gpu: Gpu) -> frozenset[int]:
 
 
 def seen_parts(facts: NodeFacts) -> tuple[Part, ...]:
-    """Return a node's GPUs by socket, in the order of their device numbers; empty where the place of one is not known."""
-    by_cores: dict[frozenset[int], list[int]] = {}
-    for gpu in facts.gpus:
+    """Return a node's GPUs by socket, in the order of their device numbers; empty where the place of one is not known.
+
+    GPUs of one socket with another's between them are parts apart: Slurm counts the devices of gres.conf as they stand there, and
+    CUDA_VISIBLE_DEVICES is that count (seen on 22.05.8: with 0,1,3,5 before 2,4,6,7 a job that got the latter saw 4,5,6,7).
+    """
+    parts: list[tuple[frozenset[int], list[int]]] = []
+    for gpu in sorted(facts.gpus):
         cores = socket_cores(facts, gpu)
         if not cores:
             return ()
-        by_cores.setdefault(cores, []).append(gpu.number)
-    return tuple(Part(tuple(gpus), ranges(cores)) for cores, gpus in by_cores.items())
+        if not parts or parts[-1][0] != cores:
+            parts.append((cores, []))
+        parts[-1][1].append(gpu.number)
+    return tuple(Part(tuple(gpus), ranges(cores)) for cores, gpus in parts)
 
 
 def known_parts(row: InstanceType) -> tuple[Part, ...]:

@@ -11,6 +11,8 @@ from slurm_ext.gres.places import numa_as_sockets, seen_parts, seen_split, socke
 from slurm_ext.gres.read_conf import ranges
 from slurm_ext.gres.render import topology
 
+_NUMBERED = re.compile(r".*/nvidia([0-9]{1,4})")
+
 DRAINS = "slurmd registers fewer GPUs than slurm.conf has, and the node is drained or set INVALID"
 FAR = "jobs get processors of the other socket: copies and launches cross the link between sockets"
 
@@ -183,6 +185,16 @@ def _among_lines(facts: NodeFacts, lines: Sequence[GresLine]) -> list[Trouble]:
                     f"Cover whole sockets of {facts.cores_per_socket} cores",
                 )
             )
+    listed = [int(match[1]) for line in lines for path in line.files if (match := _NUMBERED.fullmatch(path))]
+    if listed != sorted(listed):
+        found.append(
+            Trouble(
+                "gres.order",
+                f"{lines[0].where}: device files stand in the order {', '.join(map(str, listed))}",
+                "Slurm counts them as they stand, and CUDA_VISIBLE_DEVICES is that count: jobs see other GPUs than they got",
+                "Put the lines in the order of the devices, a line for each run at one socket",
+            )
+        )
     if len({bool(line.type) for line in lines}) > 1:
         found.append(
             Trouble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ import pytest
 
 from slurm_ext.aws.catalogue import CATALOGUE
 from slurm_ext.command import Result
+from slurm_ext.gres import told
+from slurm_ext.gres.model import Gpu, NodeFacts
+from slurm_ext.gres.read_conf import ranges
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
 
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 TYPES = sorted(CATALOGUE)
+
+#: Nobody published at which sockets its GPUs hang: its node tells.
+TOLD = "p5e.48xlarge"
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +49,29 @@ def generate(lab: Lab) -> None:
     for kind, node in zip(TYPES, lab.state.nodes, strict=True):
         lines.append(f"{node.name},{node.instance_id},{node.address},{node.port},{kind}")
     lab.path("mixed.csv").write_text("\n".join(lines) + "\n")
+    lab.path("facts.jsonl").write_text(json.dumps(crosswise(lab.nodes[TYPES.index(TOLD)])) + "\n")
     slurm = lab.path("etc/slurm")
     said = lab.run(
         [
             *(FMSLURM, "gres", "generate", "--nodes", str(lab.path("mixed.csv")), "--device-dir", str(lab.path("dev"))),
+            *("--facts", str(lab.path("facts.jsonl"))),
             *("--output", str(slurm / "gres.conf"), "--nodes-output", str(slurm / "nodes.conf")),
         ]
     )
     assert said.ok, said.words()
     lab.restart(timeout_s=300)
+
+
+def crosswise(node: str) -> dict[str, object]:
+    """Return what a node tells whose first GPUs hang at its second socket, and whose others take turns."""
+    row = CATALOGUE[TOLD]
+    cores = {
+        0: frozenset(range(row.cores_per_socket)),
+        1: frozenset(range(row.cores_per_socket, 2 * row.cores_per_socket)),
+    }
+    gpus = tuple(Gpu(number, numa_node=numa) for number, numa in enumerate((1, 1, 0, 1, 0, 1, 0, 0)))
+    shape = (row.sockets, row.cores_per_socket, row.threads_per_core, row.vcpus)
+    return told.to_data(told.Told(node, NodeFacts(TOLD, gpus, *shape, cores)))
 
 
 def node_line(lab: Lab, node: str) -> str:
@@ -87,21 +108,25 @@ def test_neither_daemon_complains(mixed: Lab) -> None:
 
 
 def allocated(lab: Lab, node: str, *options: str) -> Result:
-    show = "scontrol --details --oneliner show job $SLURM_JOB_ID"
+    show = "scontrol --details --oneliner show job $SLURM_JOB_ID; env | grep CUDA_VISIBLE_DEVICES"
     return lab.run(["srun", "-w", node, "-N1", "-n1", *options, "sh", "-c", show], timeout_s=240)
 
 
-@pytest.mark.parametrize("kind", [name for name in TYPES if len(CATALOGUE[name].gpus_by_socket) > 1])
+@pytest.mark.parametrize("kind", [name for name in TYPES if CATALOGUE[name].sockets > 1])
 def test_a_job_gets_the_processors_beside_its_gpus(mixed: Lab, kind: str) -> None:
     row = CATALOGUE[kind]
     node = mixed.nodes[TYPES.index(kind)]
     node_line(mixed, node)
-    half = row.vcpus // 2
-    said = allocated(mixed, node, "--gpus-per-node=4", f"--cpus-per-task={half}", "--gres-flags=enforce-binding")
+    half, gpus = row.vcpus // 2, row.gpus // 2
+    said = allocated(mixed, node, f"--gpus-per-node={gpus}", f"--cpus-per-task={half}", "--gres-flags=enforce-binding")
     assert said.ok, said.words()
-    found = re.search(r"CPU_IDs=(\S+) .*?GRES=gpu:\w+:4\(IDX:([0-9-]+)\)", said.stdout)
+    found = re.search(rf"CPU_IDs=(\S+) .*?GRES=gpu:\w+:{gpus}\(IDX:([0-9,-]+)\)", said.stdout)
     assert found, said.stdout
-    assert found.groups() in {(f"0-{half - 1}", "0-3"), (f"{half}-{row.vcpus - 1}", "4-7")}
+    visible = re.search(r"CUDA_VISIBLE_DEVICES=([0-9,]+)", said.stdout)
+    assert visible, said.stdout
+    assert ranges(map(int, visible[1].split(","))) == found[2]
+    first, second = ("2,4,6-7", "0-1,3,5") if kind == TOLD else (f"0-{gpus - 1}", f"{gpus}-{row.gpus - 1}")
+    assert found.groups() in {(f"0-{half - 1}", first), (f"{half}-{row.vcpus - 1}", second)}
 
 
 def test_check_finds_the_gres_conf_of_the_cluster(mixed: Lab) -> None:

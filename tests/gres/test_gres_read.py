@@ -160,6 +160,10 @@ def on_node(root: Path, conf: str, kind: str = "p5.48xlarge", *, as_socket: bool
             ["gres.twice", "gres.far-cores"],
         ),
         ("Name=gpu File=/dev/nvidia[0-7] Cores=0-200\n", ["gres.part-of-socket", *["gres.far-cores"] * 8]),
+        (
+            "Name=gpu File=/dev/nvidia[4-7] Cores=48-95\nName=gpu File=/dev/nvidia[0-3] Cores=0-47\n",
+            ["gres.order"],
+        ),
         # MIG: parts of GPUs are compared with nothing.
         ("Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap3\n", []),
         (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_ext.aws.catalogue import CATALOGUE
 from slurm_ext.cli.gres import gres as command
 from slurm_ext.config.model import Settings
-from slurm_ext.gres import collect, places, told
+from slurm_ext.gres import collect, places, read_conf, rules, told
 from slurm_ext.gres.model import Gpu, NodeFacts
 from slurm_ext.gres.render import Offer, gres_conf, node_lines
 from slurm_ext.gres.told import Told
@@ -65,8 +65,11 @@ def test_cores_of_a_type_that_nobody_published_come_from_its_nodes(tmp_path: Pat
 def test_gpus_that_lie_crosswise_get_the_cores_of_their_own_socket(tmp_path: Path) -> None:
     facts = collect.facts(str(tree(tmp_path, numa_of=(0, 1, 0, 1, 0, 1, 0, 1))))
     text = gres_conf({"n1": Offer(CATALOGUE["p5.48xlarge"], seen=facts)})
-    assert "File=/dev/nvidia[0,2,4,6] Cores=0-47\n" in text
-    assert "File=/dev/nvidia[1,3,5,7] Cores=48-95\n" in text
+    # In the order of the devices: Slurm counts lines, and jobs see that count.
+    assert [line.partition(" File=")[2] for line in text.splitlines()[1:]] == [
+        f"/dev/nvidia{number} Cores={'48-95' if number % 2 else '0-47'}" for number in range(8)
+    ]
+    assert rules.node(facts, CATALOGUE["p5.48xlarge"], read_conf.gres_lines("f", text), "n1") == []
 
 
 def test_other_cpu_options_than_the_types(tmp_path: Path) -> None:
