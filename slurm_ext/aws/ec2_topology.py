@@ -115,7 +115,8 @@ def _batch(ec2: Service, ids: list[str]) -> tuple[list[InstanceTopology], dict[s
     while todo:
         batch = todo.pop()
         try:
-            for page in ec2.pages("describe_instance_topology", InstanceIds=batch):
+            # A page for each of them, and an empty one behind, are the most that there can be.
+            for page in ec2.pages("describe_instance_topology", most=len(batch) + 1, InstanceIds=batch):
                 found += _parsed(page)
         except Refused as refused:
             if refused.said.code not in _GONE:

@@ -26,6 +26,9 @@ CONNECT_S, READ_S = 5.0, 20.0
 #: The first pause before a retry lasts up to so many seconds, each next one up to twice that, none longer than the second.
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 
+#: Pages that one question may have: a thousand of a thousand instances are more than any account has.
+MOST_PAGES = 1000
+
 Key = TypeVar("Key")
 
 
@@ -146,8 +149,11 @@ class Service:
                 for future in waiting:
                     future.cancel()
 
-    def pages(self, operation: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield the answers to one question, page by page, by hand: some calls have no paginator in boto3."""
+    def pages(self, operation: str, *, most: int = MOST_PAGES, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield the answers to one question, page by page, by hand: some calls have no paginator in boto3.
+
+        Raise Refused where the server hands out a page again, or more than `most`: it would cost others their calls, too.
+        """
         token, seen = "", set[str]()
         while True:
             answer = self.ask(operation, **arguments, **({"NextToken": token} if token else {}))
@@ -158,6 +164,8 @@ class Service:
             if token in seen:
                 raise Refused(operation, Said("", "the server hands out the same page for ever", False))
             seen.add(token)
+            if len(seen) >= most:
+                raise Refused(operation, Said("", f"the server hands out more than {most} pages", False))
 
     def client(self) -> Any:
         """Return boto3's client. Raise Refused where there is no region or no usable configuration."""

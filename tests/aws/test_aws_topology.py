@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -69,6 +70,18 @@ def test_pages_are_followed(fake: FakeEc2, ask: Ask) -> None:
     fake.page_size = 30
     assert len(instance_places(ask(), wanted).instances) == 100
     assert fake.calls[ACTION] == 4
+
+
+@pytest.mark.parametrize(("tokens", "calls"), [(lambda number: "same", 2), (lambda number: f"t{number}", 11)])
+def test_pages_without_end_are_given_up(
+    fake: FakeEc2, ask: Ask, tokens: Callable[[int], str], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = fleet(fake, 10)
+    handed = itertools.count()
+    monkeypatch.setattr(fake, "_page", lambda rows, _form: (rows[:1], f"<nextToken>{tokens(next(handed))}</nextToken>"))
+    with pytest.raises(LackingError, match="pages|same page"):
+        instance_places(ask(), wanted)
+    assert fake.calls[ACTION] == calls
 
 
 def test_throttling_is_waited_out(fake: FakeEc2, ask: Ask, clock: Clock) -> None:
