@@ -15,7 +15,7 @@ from slurm_ext.errors import FmslurmError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.hostlist import HostlistError
 from slurm_ext.topology import advise as deciding
-from slurm_ext.topology.advise_model import FLAT, Advice, Request, Row, Situation
+from slurm_ext.topology.advise_model import FLAT, REFUSES_BEFORE, Advice, Request, Row, Situation
 from slurm_ext.topology.advise_read import Answers, kind_of, partition_of, situation
 from slurm_ext.topology.advise_words import lasting, many
 
@@ -126,7 +126,7 @@ def _say(found: Situation, request: Request, advice: Advice) -> None:
     say_text(_now(found, request, advice))
     if advice.rows:
         say_text()
-        say_table(*_table(advice))
+        say_table(*_table(advice, "refused" if found.release < REFUSES_BEFORE else "may be refused"))
     said = [f"warning: {line}" for line in advice.warnings] + [f"note: {line}" for line in advice.notes]
     if said:
         say_text()
@@ -154,12 +154,12 @@ def _now(found: Situation, request: Request, advice: Advice) -> str:
     return f"{head}: {'; '.join(parts)}"
 
 
-def _table(advice: Advice) -> tuple[list[str], list[list[str]]]:
+def _table(advice: Advice, refused: str) -> tuple[list[str], list[list[str]]]:
     by_segment = any(row.segment for row in advice.rows) or advice.unit != "leaf"
     head = ["ASK", "LEAVES" if advice.unit == "leaf" else "DOMAINS", "STARTS", "WAITS MORE"]
     if by_segment:
         head += ["HELD NOW", "HELD"]
-    return head, [_cells(row, by_segment) for row in _told(advice)]
+    return head, [_cells(row, by_segment, refused) for row in _told(advice)]
 
 
 def _told(advice: Advice) -> list[Row]:
@@ -171,9 +171,9 @@ def _told(advice: Advice) -> list[Row]:
     return [row for index, row in enumerate(rows) if index % step == 0 or index == last or row.ask in asked]
 
 
-def _cells(row: Row, by_segment: bool) -> list[str]:
+def _cells(row: Row, by_segment: bool, refused: str) -> list[str]:
     starts = lasting(row.starts_s) if row.starts_s is not None else "not in sight"
-    starts = "refused" if row.refused else starts
+    starts = refused if row.refused else starts
     waits = lasting(row.waits_s) if row.waits_s else "-"
     cells = [row.ask or "(nothing)", str(row.spans or "-"), starts, waits]
     if not by_segment:

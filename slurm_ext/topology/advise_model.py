@@ -16,6 +16,10 @@ Free = Mapping[str, Weighed]
 #: Leaf or block -> how many of its nodes a job gets.
 Taken = Mapping[str, int]
 
+#: From this release on Slurm tries a job that finds no placement again with a node less, and less (common_topo_choose_nodes),
+#: and finds one now and then: what is refused before only may be.
+REFUSES_BEFORE = (25, 11)
+
 TREE, BLOCK, FLAT, OTHER = "tree", "block", "flat", "other"
 
 #: free_at of a node that is free now, and of one whose job has no time limit.
@@ -108,7 +112,7 @@ class Row(NamedTuple):
 
     `starts_s` counts from now, None where nobody can tell; `waits_s` is what the choice costs beyond asking nothing (tree) or
     beyond the choice that starts first (block). `held_now` and `held` are segments of that size that all blocks hold
-    together, of idle nodes and of all that are up. sbatch refuses what is `refused`.
+    together, of idle nodes and of all that are up. sbatch refuses what is `refused`; from REFUSES_BEFORE on it only may.
     """
 
     ask: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_ext.topology import advise_block, advise_tree
-from slurm_ext.topology.advise_model import Advice, Free, Request, Row, Situation
+from slurm_ext.topology.advise_model import REFUSES_BEFORE, Advice, Free, Request, Row, Situation
 from slurm_ext.topology.advise_time import everything, moments
 from slurm_ext.topology.advise_words import lasting, many
 
@@ -242,6 +242,7 @@ def _warnings(
     elif group > 1 and not any(size % group == 0 for size in choices if size) and request.nodes > base:
         yield f"groups of {many(group, 'node')} do not all come within an {DOMAIN} in time"
     if refused:
-        yield "sbatch refuses the job without --segment now: its nodes would lie in too many blocks"
+        may = "refuses" if found.release < REFUSES_BEFORE else "may refuse"
+        yield f"sbatch {may} the job without --segment now: its nodes would lie in too many blocks"
     elif 0 not in choices:
         yield "without --segment the job stays pending: no planning block will have so many nodes free"

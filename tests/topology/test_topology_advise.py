@@ -289,7 +289,7 @@ def test_what_sbatch_would_refuse_is_not_advised() -> None:
     advice = advise(found, Request(32, 4))
     assert [row.ask for row in advice.rows if row.refused] == [""]
     assert advice.options == ("--segment=16",)
-    assert "sbatch refuses" in "\n".join(advice.warnings)
+    assert "sbatch may refuse the job without" in "\n".join(advice.warnings)
 
 
 def test_a_slurm_without_topology_places_by_name() -> None:
