@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_ext.aws.ec2 import network_nodes
 from slurm_ext.aws.service import Refused, Service, batches
@@ -84,7 +84,7 @@ def _batch(ec2: Service, ids: list[str]) -> list[ReservationTopology]:
 
 def _asked(ec2: Service, ids: list[str]) -> list[ReservationTopology]:
     # MaxResults and ids exclude each other, as with instances.
-    arguments: dict[str, object] = {"CapacityReservationIds": ids} if ids else {"MaxResults": IDS_PER_CALL}
+    arguments: dict[str, Any] = {"CapacityReservationIds": ids} if ids else {"MaxResults": IDS_PER_CALL}
     pages = ec2.pages("describe_capacity_reservation_topology", **arguments)
     try:
         return [one for page in pages for one in parse_reservation_topology(page)]

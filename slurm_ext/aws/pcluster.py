@@ -20,8 +20,8 @@ CLUSTER_TAG = "parallelcluster:cluster-name"
 
 MAX_BYTES = 4 << 20
 
-# Queues and compute resources may hold `-st-` and `-dy-` themselves: the first one that fits divides, as in ParallelCluster.
-_NAME = re.compile(r"([a-z0-9-]+)-(st|dy)-([a-z0-9-]+)-(\d+)")
+# Queues and compute resources may hold `-st-` and `-dy-` themselves: the last one divides, as in ParallelCluster.
+_NAME = re.compile(r"([a-z0-9-]+)-(st|dy)-([a-z0-9-]+)-([0-9]+)")
 
 
 class NodeName(NamedTuple):

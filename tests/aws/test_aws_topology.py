@@ -79,7 +79,7 @@ def test_pages_without_end_are_given_up(
     wanted = fleet(fake, 10)
     handed = itertools.count()
     monkeypatch.setattr(fake, "_page", lambda rows, _form: (rows[:1], f"<nextToken>{tokens(next(handed))}</nextToken>"))
-    with pytest.raises(LackingError, match="pages|same page"):
+    with pytest.raises(LackingError, match=r"pages|same page"):
         instance_places(ask(), wanted)
     assert fake.calls[ACTION] == calls
 
