@@ -194,6 +194,41 @@ def test_update_lines_move_nodes_of_a_running_slurm(controller: BareController, 
         assert set(controller.places("nvl")) == set(new.paths())
 
 
+#: Cloud nodes that nothing is behind: all of them are powered down.
+POWER_SAVING = """SuspendProgram=/bin/true
+ResumeProgram=/bin/true
+SuspendTime=3600"""
+
+
+@pytest.mark.parametrize("cloud", [False, True])
+def test_each_node_moves_and_moves_back(cloud: bool, controller: BareController, version: Version) -> None:
+    if version < (25, 5):
+        pytest.skip(f"Slurm {version.text} cannot move a running node in its topology")
+    before = placed(18 * 3, off_every=10)
+    # Each node goes where the one 17 places on was, and with it into another UltraServer, or out of the holding leaf.
+    turned = before[17:] + before[:17]
+    after = [
+        one._replace(path=other.path, ultraserver_id=other.ultraserver_id)
+        for one, other in zip(before, turned, strict=True)
+    ]
+    old, new = build(before), build(after)
+    text = render_yaml.topology_yaml(old, blocks.plan(old, version), origin="a test", version=version)
+    controller.write({"topology.yaml": text}, names(old), more=POWER_SAVING if cloud else "")
+    if cloud:
+        controller.conf.write_text(controller.conf.read_text().replace("State=UNKNOWN", "State=CLOUD"))
+    with controller.running() as up:
+        assert up, controller.said()
+        for tree in (new, old):
+            plan = blocks.plan(tree, version)
+            for line in render_yaml.updates(render_yaml.node_strings(tree, plan)):
+                controller.ask(*line.split())
+            assert controller.places(render_yaml.TREE) == tree.paths()
+            places = controller.places("nvl")
+            for block in plan.blocks:
+                assert {places[node][-1] for node in block.nodes} == {block.name}
+            assert not set(plan.left_out) & set(places)
+
+
 @pytest.mark.parametrize("kind", ["tree", "block"])
 def test_check_agrees_with_what_was_generated_and_names_who_moved(
     kind: str, controller: BareController, version: Version, tmp_path: Path
