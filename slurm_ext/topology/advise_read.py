@@ -233,6 +233,8 @@ def _notes(
     select = answers.config.get("SelectType", "")
     if select and not select.endswith("/cons_tres"):
         yield f"what a job would span is a model of select/cons_tres, and this Slurm has {select}"
+    if "LLN" in answers.config.get("SelectTypeParameters", ""):
+        yield "CR_LLN: Slurm takes the least loaded nodes and does not look at the topology"
     if "jobs" in answers.config.get("PrivateData", "").lower().split(","):
         yield "PrivateData hides other users' jobs: when their nodes are free is not known"
     if answers.units and (lost := sum(not place.unit for place in places)):

@@ -150,7 +150,7 @@ def _recommended(
     if not choices:
         return (), "no placement is in sight: too few nodes come free, or no planning block holds so many"
     patient = {size: choice for size, choice in choices.items() if choice.starts_s - soonest <= request.patience_s}
-    if group > 1 and (fitting := _of_groups(found, request, patient)):
+    if group > 1 and (fitting := _of_groups(found, request, patient, choices, soonest)):
         size, why = fitting
         return _asked(size), why
     one_domain = request.nodes <= found.blocks.base
@@ -169,20 +169,27 @@ def _recommended(
     return _asked(size), f"it is the only size that starts within {lasting(request.patience_s)} of the soonest"
 
 
-def _of_groups(found: Situation, request: Request, patient: Mapping[int, Choice]) -> tuple[int, str] | None:
-    """Return the segment size that keeps groups of GPUs within a domain, and why; None where none does in time."""
+def _of_groups(
+    found: Situation, request: Request, patient: Mapping[int, Choice], choices: Mapping[int, Choice], soonest: float
+) -> tuple[int, str] | None:
+    """Return the segment size that keeps groups of GPUs within a domain, and why; None where none is in sight.
+
+    Groups come before patience: where none starts in time, the one that starts first.
+    """
     group = request.group_nodes
-    if request.nodes <= found.blocks.base and 0 in patient:
-        return 0, f"all {request.nodes} nodes lie in one {DOMAIN}, and so does each group of {request.group_gpus} GPUs"
-    fitting = [size for size in patient if size and size % group == 0]
-    if not fitting:
+    within = [size for size in choices if (size % group == 0 if size else request.nodes <= found.blocks.base)]
+    if not within:
         return None
+    first = min(choices[size].starts_s for size in within)
+    pool = [size for size in within if size in patient] or [s for s in within if choices[s].starts_s == first]
+    late = "" if pool[0] in patient else f"; the soonest that does, {lasting(first - soonest)} later than without"
+    if 0 in pool:
+        what = f"all {many(request.nodes, 'node')} lie in one {DOMAIN}, and so does each group of {request.group_gpus} GPUs"
+        return 0, what + late
     target = _target(request)
-    size = max((size for size in fitting if size <= target), default=min(fitting))
-    return size, (
-        f"each group of {request.group_gpus} GPUs ({many(group, 'node')}) stays within one {DOMAIN} "
-        f"of {found.blocks.base} nodes"
-    )
+    size = max((size for size in pool if size <= target), default=min(pool))
+    what = f"each group of {request.group_gpus} GPUs ({many(group, 'node')}) stays within one {DOMAIN} of {found.blocks.base} nodes"
+    return size, what + late
 
 
 def _asked(size: int) -> tuple[str, ...]:
@@ -239,8 +246,8 @@ def _warnings(
             f"--segment must divide --nodes: groups of {many(group, 'node')} want "
             f"{' or '.join(map(str, near))} nodes, not {request.nodes}"
         )
-    elif group > 1 and not any(size % group == 0 for size in choices if size) and request.nodes > base:
-        yield f"groups of {many(group, 'node')} do not all come within an {DOMAIN} in time"
+    elif group > 1 and not any(size % group == 0 if size else request.nodes <= base for size in choices):
+        yield f"no placement that keeps groups of {many(group, 'node')} within an {DOMAIN} is in sight"
     if refused:
         may = "refuses" if found.release < REFUSES_BEFORE else "may refuse"
         yield f"sbatch {may} the job without --segment now: its nodes would lie in too many blocks"

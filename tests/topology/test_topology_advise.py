@@ -239,6 +239,9 @@ NVL72 = [[NOW] * 18] * 4
         # 24 GPUs of a fragmented machine: nodes anywhere rather than an hour of waiting.
         ([[NOW] * 2 + [3600.0] * 16] * 4, Request(6, 4), "--segment=1", "sooner than without"),
         (NVL72, Request(37, 4), "", "no divisor near 16"),
+        # Groups wait for a domain, though pieces would start now.
+        ([[NOW] * 9 + [3600.0] * 9] * 4, Request(32, 4, 64), "--segment=16", "the soonest that does, 1 h 0 min later"),
+        ([[NOW] * 9 + [3600.0] * 9] * 4, Request(16, 4, 64), "", "the soonest that does, 1 h 0 min later"),
     ],
 )
 def test_segments(free: Sequence[Sequence[float]], request_: Request, asked: str, said: str) -> None:
@@ -258,10 +261,12 @@ def test_rows_of_segments_count_what_all_domains_hold() -> None:
 
 def test_groups_that_cannot_be_kept_together_are_told() -> None:
     def warned(request: Request, **more: object) -> str:
-        return "\n".join(advise(blocks_of(NVL72, 18, **more), request).warnings)
+        free = more.pop("free", NVL72)
+        return "\n".join(advise(blocks_of(free, 18, **more), request).warnings)  # type: ignore[arg-type]
 
     assert "an NVLink domain has 18: it crosses" in warned(Request(40, 4, 80))
     assert "48 or 64 nodes, not 60" in warned(Request(60, 4, 64))
+    assert "is in sight" in warned(Request(32, 4, 64), free=[[NOW] * 15 + [NEVER] * 3] * 4)
     assert "no --segment (24.05" in warned(Request(32, 4), release=(23, 11))
     assert "do not divide" in warned(Request(10, 4, 64))
     down = blocks_of([[NOW] * 15] * 4, 18)
@@ -434,11 +439,12 @@ def test_block_sizes_are_those_that_slurm_shows() -> None:
 
 
 def test_what_the_model_does_not_cover_is_said() -> None:
-    config = {"SelectType": "select/linear", "PrivateData": "cloud,jobs"}
+    config = {"SelectType": "select/linear", "PrivateData": "cloud,jobs", "SelectTypeParameters": "CR_CORE,CR_LLN"}
     found = situation(answers([], config=config), Partition("gpu", nodes="n[0-4]"), 0.0)
     assert [note.split(":")[0][:40] for note in found.notes] == [
         "5 of the nodes are not shown by Slurm (c",
         "what a job would span is a model of sele",
+        "CR_LLN",
         "PrivateData hides other users' jobs",
         "1 of the nodes are in no leaf or block",
     ]
