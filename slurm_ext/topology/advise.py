@@ -76,7 +76,15 @@ def _queue(found: Situation) -> list[str]:
 
 
 def _groups(request: Request) -> list[str]:
-    gpus = request.nodes * request.gpus_per_node
-    if request.group_gpus and gpus % request.group_gpus:
-        return [f"groups of {request.group_gpus} GPUs do not divide {request.nodes} nodes, which have {gpus} GPUs"]
-    return []
+    """Warn of groups of GPUs that are cut, by the job's size or by its nodes."""
+    group, each = request.group_gpus, request.gpus_per_node
+    if not group:
+        return []
+    found = []
+    if request.nodes * each % group:
+        found.append(
+            f"groups of {group} GPUs do not divide {request.nodes} nodes, which have {request.nodes * each} GPUs"
+        )
+    if max(group, each) % min(group, each):
+        found.append(f"groups of {group} GPUs do not go into nodes of {each}: some share a node, or cross into one")
+    return found

@@ -143,6 +143,8 @@ def _group_notes(request: Request, first: Choice) -> list[str]:
     group = request.group_nodes
     if not request.group_gpus:
         return []
+    if group == 1 and request.gpus_per_node % request.group_gpus:
+        return []  # warned of
     if group <= 1:
         return [
             f"groups of {request.group_gpus} GPUs stay within a node, and within its NVLink, whatever the placement"

@@ -26,7 +26,8 @@ from slurm_ext.slurm.hostlist import expand, fold
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import parse_version
 from slurm_ext.topology import advise_block, advise_tree
-from slurm_ext.topology.advise_model import REFUSES_BEFORE, Free, Situation
+from slurm_ext.topology.advise import advise
+from slurm_ext.topology.advise_model import REFUSES_BEFORE, Free, Request, Situation
 from slurm_ext.topology.advise_read import Answers, partition_of, situation
 from slurm_ext.topology.advise_time import everything, moments
 
@@ -272,6 +273,24 @@ def test_sbatch_takes_and_keeps_what_is_advised(name: str, controller: BareContr
             if expected:
                 controller.ask("scancel", job)
     assert asked == ({"--switches"} if shape.plugin == TREE else {"--segment"})
+
+
+def test_slurm_itself_foresees_no_earlier_start(controller: BareController, version: Version) -> None:
+    """sbatch --test-only plays the ends of jobs through, in windows that grow: it is never earlier, and at the end the same."""
+    shape = TREES["even"]
+    write(controller, shape)
+    with controller.running() as up:
+        assert up, controller.said()
+        make_busy(controller, shape, random.Random(4))
+        for nodes in (40, 60, 80, 96):
+            ours = advise(seen(controller, version), Request(nodes)).starts_s
+            told = re.search(r"to start at (\S+) ", sbatch(controller, "--test-only", "-N", str(nodes)).stderr)
+            assert ours is not None
+            assert told is not None
+            theirs = time.mktime(time.strptime(told[1], "%Y-%m-%dT%H:%M:%S")) - time.time()
+            # Whole seconds, and the time that the two questions take.
+            assert ours <= theirs + 60
+            assert nodes < shape.nodes or theirs <= ours + 60
 
 
 def test_any_user_is_told_in_words(controller: BareController, version: Version) -> None:

@@ -283,6 +283,26 @@ def test_groups_on_a_tree_are_those_of_the_network() -> None:
     assert "within its NVLink" in note
 
 
+@pytest.mark.parametrize(
+    ("each", "group", "said"),
+    [
+        (8, 8, ""),
+        (8, 4, ""),
+        (8, 16, ""),
+        (8, 7, "size cut"),
+        (8, 12, "cut"),
+        (4, 16, ""),
+        (8, 64, "size"),
+        (8, 28, "size cut"),
+    ],
+)
+def test_groups_that_are_cut_are_warned_of(each: int, group: int, said: str) -> None:
+    advice = advise(tree_of({f"l{i}": [NOW] * 4 for i in range(4)}), Request(12, each, group))
+    words = {"cut": "do not go into nodes", "size": "do not divide 12 nodes"}
+    assert {key for key, text in words.items() if text in "\n".join(advice.warnings)} == {*said.split()}
+    assert "within its NVLink" not in "".join(advice.notes) or (group <= each and "cut" not in said)
+
+
 def test_what_sbatch_would_refuse_is_not_advised() -> None:
     # Booted nodes, all busy, come first for Slurm's look at whether the job can ever run, and they lie in too many blocks.
     found = blocks_of([[60.0] * 9 + [NOW] * 9] * 6, 18, (0,))
