@@ -237,6 +237,18 @@ def test_topology(slurm: Slurm, lab: Lab) -> None:
             assert len(path) == len(told.splitlines())
 
 
+def test_topology_units(slurm: Slurm, lab: Lab) -> None:
+    units = slurm.topology_units()
+    if units:  # the lab may have none yet
+        assert {unit.kind for unit in units} == {"switch"}
+        leaves = [unit for unit in units if unit.level == 0]
+        assert sorted(node for unit in leaves for node in unit.nodes) == sorted(lab.nodes)
+        assert {child for unit in units for child in unit.switches} <= {unit.name for unit in units}
+    assert {node.weight for node in slurm.nodes()} == {1}
+    (partition,) = slurm.partitions()
+    assert (partition.default, partition.max_nodes, partition.topology) == (True, -1, "")
+
+
 def test_a_dead_controller_is_an_error_in_time(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text(
