@@ -8,6 +8,9 @@ efa-node-exporter README (p5); a name is `rdmap<PCI bus>s<slot>` in decimal. Sta
 
 from __future__ import annotations
 
+from slurm_ext.aws import catalogue
+from slurm_ext.patterns import pattern
+
 #: family:size,size=count ... for every type with EFA. Sizes of these families that are not named have none.
 _WITH = (
     "c5n:18xlarge,9xlarge,metal c6a:48xlarge,metal c6gn:16xlarge c6i:32xlarge,metal c6id:32xlarge,metal"
@@ -88,3 +91,23 @@ def efa_names(name: str) -> tuple[str, ...]:
     """Return the kernel's names of a type's EFA devices, empty where no source gives them."""
     buses, slot = _NAMES.get(name, ((), 0))
     return tuple(f"rdmap{bus}s{slot}" for bus in buses)
+
+
+#: Families without GPUDirect RDMA over EFA (AWS: "EC2 instance types", accelerated computing, EFA notes; checked 2026-11), and a type
+#: that has it by no promise: the plugin itself does not ask for it (platform-aws.cpp of aws-ofi-nccl).
+_WITHOUT_GPUDIRECT = ("g4dn.", "g5.", "g5g.", "g6.", "g6e.", "gr6.", "g6f.", "g7e.", "p5.4xlarge")
+
+#: Types where the plugin chooses the protocol with RDMA writes (platform-aws.cpp of aws-ofi-nccl, checked 2026-11).
+_RDMA_WRITE = pattern(r"p5\.48|p5e\.|p5en\.|p[6-9]|p[1-9]\d")
+
+
+def has_gpudirect(name: str) -> bool | None:
+    """Return whether a type has GPUDirect RDMA over EFA: False where AWS promises none, None where no table of ours has it."""
+    if name.startswith(_WITHOUT_GPUDIRECT):
+        return False
+    return True if name in catalogue.CATALOGUE else None
+
+
+def has_rdma_write(name: str) -> bool:
+    """Say whether NCCL's plugin chooses RDMA writes on a type."""
+    return _RDMA_WRITE.match(name) is not None

@@ -17,11 +17,12 @@ _LAYERS: dict[int, str] = {
     4: "p6-b200.48xlarge p6-b300.48xlarge",
 }
 
-#: Families whose GPUs are joined over several instances.
-_ULTRASERVER_FAMILIES = ("p6e-gb200", "p6e-gb300")
+#: Families whose GPUs are joined over several instances -> instances in an UltraServer, smallest first (u-p6e-gb200x36 and x72 have 36
+#: and 72 GPUs, four an instance). Those of GB300 are taken as GB200's.
+_ULTRASERVERS: dict[str, tuple[int, ...]] = {"p6e-gb200": (9, 18), "p6e-gb300": (9, 18), "p6e-gb300r": (9, 18)}
 
-#: UltraServer -> instances in it.
-ULTRASERVERS: dict[str, int] = {"u-p6e-gb200x36": 9, "u-p6e-gb200x72": 18}
+#: The most instances that any NVLink domain of EC2 has.
+LARGEST_DOMAIN = max(sizes[-1] for sizes in _ULTRASERVERS.values())
 
 
 def layers(name: str) -> int | None:
@@ -35,11 +36,9 @@ def layers(name: str) -> int | None:
 
 def is_ultraserver(name: str) -> bool:
     """Say whether instances of this type are parts of UltraServers."""
-    return name.partition(".")[0] in _ULTRASERVER_FAMILIES
+    return name.partition(".")[0] in _ULTRASERVERS
 
 
 def ultraserver_sizes(name: str) -> tuple[int, ...]:
     """Return how many instances of this type an UltraServer may have, smallest first; empty where that is not known."""
-    family = name.partition(".")[0]
-    found = {count for server, count in ULTRASERVERS.items() if server.removeprefix("u-").rpartition("x")[0] == family}
-    return tuple(sorted(found))
+    return _ULTRASERVERS.get(name.partition(".")[0], ())

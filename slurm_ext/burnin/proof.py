@@ -9,23 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from slurm_ext.aws import efa_types, gpu_types
 from slurm_ext.aws.catalogue import InstanceType
 from slurm_ext.burnin import log_whole
 from slurm_ext.burnin.nccl_log import Log, Process, is_efa_provider
-from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, PASS, UNKNOWN, WARN, Finding, Verdict
-
-#: Families without GPUDirect RDMA over EFA (AWS: "EC2 instance types", accelerated computing, EFA notes); checked 2026-11.
-WITHOUT_GDR = ("g4dn.", "g5.", "g5g.", "g6.", "g6e.", "gr6.", "g6f.", "g7e.")
-
-#: Types that have GPUDirect RDMA over EFA by no promise: the plugin itself does not ask for it (platform-aws.cpp).
-_GDR_OPTIONAL = ("p5.4xlarge",)
-
-#: Types where the plugin chooses the protocol with RDMA writes (platform-aws.cpp of aws-ofi-nccl, checked 2026-11).
-_RDMA = pattern(r"p5\.48|p5e\.|p5en\.|p[6-9]|p[1-9]\d")
-
-#: Types whose GPUs have NVSwitch multicast (NVLS), by gres type.
-_NVLS_GPUS = ("h100", "h200", "b200", "b300", "gb200")
 
 #: CUDA failures that are the node's own: 46 devices unavailable, 214 ECC, 802 system not ready, 803 driver mismatch, 999.
 _NODE_CUDA = {"46": "cuda-unavailable", "214": "cuda-ecc", "802": "cuda-not-initialised", "803": "cuda-driver-mismatch"}
@@ -248,8 +236,9 @@ def _gdr(log: Log, context: Context) -> list[Judged]:
             for p in talking
             if p.gdr_word is False
         ]
-    if context.row is None or context.instance_type in _GDR_OPTIONAL:
-        if context.instance_type.startswith((*WITHOUT_GDR, *_GDR_OPTIONAL)):
+    promised = efa_types.has_gpudirect(context.instance_type)
+    if context.row is None or not promised:
+        if promised is False:
             word = "this type has no GPUDirect RDMA"
             return [Judged(Finding("no-gdr-expected", _rank_target(p), "none", (word,)), PASS) for p in lacking]
         word = "channels lack GDRDMA, and whether this type has it is not known"
@@ -267,7 +256,7 @@ def _gdr(log: Log, context: Context) -> list[Judged]:
 
 def _protocol(log: Log, context: Context) -> list[Judged]:
     """Where RDMA writes are to be had, plain messages are slower; who set that by hand knows."""
-    if not _RDMA.match(context.instance_type):
+    if not efa_types.has_rdma_write(context.instance_type):
         return []
     word = "the plugin uses SENDRECV where this type has RDMA: an old EFA driver, firmware or libfabric"
     return [
@@ -308,7 +297,7 @@ def _forbids_p2p(name: str, value: str) -> bool:
 
 def _nvls(log: Log, context: Context) -> list[Judged]:
     row = context.row
-    if row is None or row.gpus < 2 or row.gpu_type not in _NVLS_GPUS:
+    if row is None or row.gpus < 2 or row.gpu_type not in gpu_types.WITH_MULTICAST:
         return []
     if any(name == "NCCL_NVLS_ENABLE" and value == "0" for p in log.processes for name, value in p.environment):
         return []

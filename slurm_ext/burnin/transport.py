@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_ext.aws import catalogue
+from slurm_ext.aws import catalogue, efa_types
 from slurm_ext.burnin import clocks, judge, mixed, mnnvl, proof
 from slurm_ext.burnin.model import Decision
 from slurm_ext.burnin.nccl_log import Log, Process
@@ -56,7 +56,7 @@ def carrier(instance_type: str) -> str:
     """Return in words what the data of a run went over whose proof found nothing amiss."""
     if spans_nodes(instance_type):
         return "EFA with GPUDirect, and over NVLink between nodes"
-    return "EFA" if instance_type.startswith(proof.WITHOUT_GDR) else "EFA with GPUDirect"
+    return "EFA" if efa_types.has_gpudirect(instance_type) is False else "EFA with GPUDirect"
 
 
 def facts_to_json(log: Log, efa_bytes: int | None) -> dict[str, Any]:

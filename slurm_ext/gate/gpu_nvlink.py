@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from slurm_ext.aws.gpu_types import NVLINKS
 from slurm_ext.gate.model import Judged, judged
 from slurm_ext.patterns import pattern
 from slurm_ext.verdict import FAIL, UNKNOWN, WARN
-
-#: NVLinks of one GPU in a machine with NVSwitch, by gres type. Source: NVIDIA data sheets, `nvidia-smi nvlink -s`.
-NVLINKS: Mapping[str, int] = {"a100": 12, "h100": 18, "h200": 18, "b200": 18, "b300": 18, "gb200": 18}
 
 #: So many of all pairs alike are the rule of a machine.
 _RULE_SHARE = 0.7

@@ -132,12 +132,13 @@ def _programs(case: Case) -> str:
 
 
 def _links(case: Case) -> str:
+    from slurm_ext.aws import gpu_types
     from slurm_ext.gate import gpu_nvlink
 
     state = case.facts.links.state if case.facts.links is not None else None
     if state is None:
         return "the states of the NVLinks could not be read"
-    wanted = gpu_nvlink.NVLINKS.get(case.row.gpu_type) if case.row is not None else None
+    wanted = gpu_types.NVLINKS.get(case.row.gpu_type) if case.row is not None else None
     if wanted is None:
         return "how many NVLinks belong here is not known"
     up = gpu_nvlink.up(state)

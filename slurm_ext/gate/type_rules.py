@@ -17,15 +17,12 @@ EC2_VENDOR = "Amazon EC2"
 #: EC2's form: family, size (docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html).
 _FORM = pattern(r"[a-z][a-z0-9-]{0,30}\.[a-z0-9-]{1,30}")
 
-#: Types with GPUs that are not NVIDIA's.
-_OTHER_MAKERS = ("g4ad.",)
-
 
 def is_known(name: str) -> bool:
     """Return whether it is known what GPUs a type has; families other than p and g have none."""
     if not _FORM.fullmatch(name):
         return False
-    return catalogue.host(name) is not None or gpu_types.gpu_count(name) is not None or name.startswith(_OTHER_MAKERS)
+    return catalogue.host(name) is not None or gpu_types.gpu_count(name) is not None or gpu_types.of_another_maker(name)
 
 
 def judge(name: str, *, has_smi: bool) -> list[Judged]:

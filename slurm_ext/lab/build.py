@@ -21,6 +21,7 @@ import yaml
 from slurm_ext import command, files
 from slurm_ext.aws import catalogue
 from slurm_ext.aws.catalogue import InstanceType
+from slurm_ext.aws.topology_types import layers
 from slurm_ext.command import CLEAN_PATH
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.lab import conf, daemons, hardware, journal, model, network, plan, process, s3
@@ -30,9 +31,6 @@ from slurm_ext.lab.model import LabNode, LabOptions, State
 FREEZER = "/sys/fs/cgroup/freezer"
 
 Say = Callable[[str], None]
-
-#: EC2 reports four layers of network nodes for these types, three for the others (EC2 user guide, instance topology).
-_FOUR_LAYERS = ("p6-b200.", "p6-b300.")
 
 
 def up(directory: str, options: LabOptions, say: Say) -> State:
@@ -260,7 +258,7 @@ def _write_configuration(state: State, row: InstanceType, version: tuple[int, in
         "etc/slurm/cgroup.conf": conf.cgroup_conf(cgroup=state.cgroup, version=version),
         "etc/slurm/fmslurm.conf": "# Empty until `fmslurm install` names its hooks here.\n",
         "etc/hosts": conf.hosts_file(state, socket.gethostname()),
-        "ec2.json": conf.ec2_answer(state, 4 if row.name.startswith(_FOUR_LAYERS) else 3),
+        "ec2.json": conf.ec2_answer(state, layers(row.name) or 3),
         "nodes.csv": conf.nodes_csv(state.nodes),
         "share/addresses": "".join(f"{node.name} {node.address}\n" for node in state.nodes),
         "env.sh": _env_sh(state),

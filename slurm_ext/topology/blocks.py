@@ -14,17 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_ext.aws.topology_types import LARGEST_DOMAIN, ultraserver_sizes
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.slurm.model import Version
 from slurm_ext.topology.model import Block, BlockPlan, Placement, Tree
 from slurm_ext.topology.naming import unique_names
-
-#: instance type -> nodes of the NVLink domains that it comes in, small to large (EC2: u-p6e-gb200x36, u-p6e-gb200x72).
-DOMAIN_SIZES: Mapping[str, tuple[int, ...]] = {
-    "p6e-gb200.36xlarge": (9, 18),
-    "p6e-gb300.36xlarge": (9, 18),
-    "p6e-gb300r.36xlarge": (9, 18),
-}
 
 #: Slurm keeps sixteen levels of blocks, the base among them (MAX_BLOCK_LEVELS).
 MAX_LEVEL = 15
@@ -144,11 +138,10 @@ def _zone(domain: str, members: Sequence[Placement], notes: list[str]) -> str:
 
 
 def _oversized(blocks: Iterable[Block], notes: list[str]) -> None:
-    largest = max(size for sizes in DOMAIN_SIZES.values() for size in sizes)
     for block in blocks:
-        if len(block.nodes) > largest:
+        if len(block.nodes) > LARGEST_DOMAIN:
             notes.append(
-                f"domain {block.domain} has {len(block.nodes)} nodes, more than any NVLink domain of EC2 ({largest})"
+                f"domain {block.domain} has {len(block.nodes)} nodes, more than any NVLink domain of EC2 ({LARGEST_DOMAIN})"
             )
 
 
@@ -156,8 +149,8 @@ def _base(placements: Iterable[Placement], blocks: Sequence[Block]) -> int:
     """Return the size of the domains: what the instance type comes in, else the largest block."""
     counted = Counter(len(block.nodes) for block in blocks)
     largest = max(counted)
-    types = {placement.instance_type for placement in placements if placement.instance_type in DOMAIN_SIZES}
-    sizes = sorted({size for name in types for size in DOMAIN_SIZES[name] if size >= largest})
+    types = {placement.instance_type for placement in placements}
+    sizes = sorted({size for name in types for size in ultraserver_sizes(name) if size >= largest})
     return sizes[0] if sizes else largest
 
 
