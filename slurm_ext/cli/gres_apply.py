@@ -25,15 +25,15 @@ from slurm_ext.gres.model import GresLine
 from slurm_ext.gres.read_conf import gres_lines as lines_of
 from slurm_ext.gres.render import Offer, gres_conf
 from slurm_ext.site.detect import Site, detect
-from slurm_ext.slurm import conf_file
+from slurm_ext.slurm import conf_file, versions
 from slurm_ext.slurm.conf_file import Held
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology.backing import all_nodes
 
-#: Seconds until every slurmd has taken in what `scontrol reconfigure` told it, or ended over it (22.05.8: after 19 s for a device
-#: file that is not there), and until it is given up that Slurm takes the file.
-SETTLE_S, GIVE_UP_S, LOOK_EVERY_S = 25.0, 45.0, 0.5
+#: Seconds until every slurmd has registered what `scontrol reconfigure` told it, where it begins anew for that; where it does not
+#: (22.05.8), until it may have ended over the file: after 19 s for a device that is not there. Then until it is given up.
+ANEW_S, SETTLE_S, GIVE_UP_S, LOOK_EVERY_S = 3.0, 25.0, 45.0, 0.5
 
 #: Kinds of site where somebody else writes gres.conf, and where what is right can be said instead.
 NOT_OURS: dict[str, str] = {
@@ -218,13 +218,14 @@ def _roll_back(slurm: Slurm, kept: conf_file.Kept) -> None:
 
 def _against(slurm: Slurm, before: dict[str, Node], after: list[GresLine]) -> list[str]:
     """Return what Slurm holds against the file, once slurmds had time to register; what stays until it is given up counts."""
-    began = time.monotonic()
+    began, starts_anew = time.monotonic(), versions.has(slurm.version(), "slurmd-anew-on-reconfigure")
+    settle_s = ANEW_S if starts_anew else SETTLE_S
     while True:
         time.sleep(LOOK_EVERY_S)
         try:
-            found = refusals(before, all_nodes(slurm), after)
+            found = refusals(before, all_nodes(slurm), after, starts_anew=starts_anew)
         except SlurmError as exc:
             found = [str(exc)]
         spent = time.monotonic() - began
-        if (spent >= SETTLE_S and not found) or spent >= GIVE_UP_S:
+        if (spent >= settle_s and not found) or spent >= GIVE_UP_S:
             return found

@@ -73,8 +73,13 @@ def change(
     return Change(tuple(gpus), tuple(cores), tuple(refused))
 
 
-def refusals(before: Mapping[str, Node], now: Sequence[Node], after: Sequence[GresLine]) -> list[str]:
-    """Return what Slurm holds against a file that it was just told to read: nodes that are out for their GPUs, or offer others."""
+def refusals(
+    before: Mapping[str, Node], now: Sequence[Node], after: Sequence[GresLine], *, starts_anew: bool
+) -> list[str]:
+    """Return what Slurm holds against a file that it was just told to read: nodes that are out for their GPUs, or offer others.
+
+    `starts_anew`: this Slurm's slurmd begins anew to read its files, and goes on as before where it cannot (24.11.5 and 26.05.5).
+    """
     new, found = fleet.Lines(after), dict[str, list[str]]()
     for node in now:
         if not new.gpus(node.name):
@@ -88,6 +93,8 @@ def refusals(before: Mapping[str, Node], now: Sequence[Node], after: Sequence[Gr
             found.setdefault(f"Slurm has Gres={node.gres or 'none'}", []).append(node.name)
         elif was is not None and _silent(node) and not _silent(was):
             found.setdefault("slurmd does not answer any more", []).append(node.name)
+        elif was is not None and starts_anew and not _is_away(was) and node.slurmd_start_time <= was.slurmd_start_time:
+            found.setdefault("slurmd did not start anew with the file", []).append(node.name)
     return [f"{fold(names)}: {words}" for words, names in found.items()]
 
 

@@ -121,10 +121,18 @@ def test_lines_of_nodes_that_slurm_does_not_have_cost_nothing() -> None:
 )
 def test_what_slurm_holds_against_a_file(now: Node, words: str) -> None:
     before = {"n1": Node("n1", "IDLE", gres="gpu:h100:8", reason="old words about gres")}
-    found = refusals(before, [now], gres_lines("f", PLAIN))
+    found = refusals(before, [now], gres_lines("f", PLAIN), starts_anew=False)
     assert [words in one for one in found] == ([True] if words else [])
 
 
 def test_a_node_that_was_away_before_is_no_refusal() -> None:
     gone = Node("n1", "DOWN", ("NOT_RESPONDING",), gres="gpu:h100:8")
-    assert refusals({"n1": gone}, [gone], gres_lines("f", PLAIN)) == []
+    assert refusals({"n1": gone}, [gone], gres_lines("f", PLAIN), starts_anew=True) == []
+
+
+def test_a_slurmd_that_goes_on_as_before_did_not_take_the_file() -> None:
+    before = Node("n1", "IDLE", gres="gpu:h100:8", slurmd_start_time=1000)
+    for start, taken in ((1000, False), (0, False), (1001, True)):
+        now = before._replace(slurmd_start_time=start)
+        assert (refusals({"n1": before}, [now], gres_lines("f", PLAIN), starts_anew=True) == []) is taken
+        assert refusals({"n1": before}, [now], gres_lines("f", PLAIN), starts_anew=False) == []
