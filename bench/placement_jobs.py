@@ -44,7 +44,7 @@ def mix(nodes: int, load: float, *, seed: int, window_s: float, mean_s: float) -
 
     The first fifth of the arrivals are not counted either, so that what is counted began in a fabric that was in use.
     """
-    rng = random.Random(f"jobs/{seed}/{nodes}/{load}/{window_s}/{mean_s}")
+    rng = random.Random(f"jobs/{seed}/{nodes}/{load}/{float(window_s)}/{float(mean_s)}")
     first: list[Job] = []
     while sum(job.nodes for job in first) < load * nodes:
         size = min(_size(nodes, rng), nodes - sum(job.nodes for job in first))
