@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_ext.topology.budget_loss import Shape, loss, loss_without, sizes_of, together
+from slurm_ext.topology.budget_loss import Shape, Sizes, loss, loss_without, sizes_of, together
 from slurm_ext.topology.model import Switch
 
 
@@ -48,6 +49,14 @@ class _Merge(NamedTuple):
     saved: int
 
 
+class _Step(NamedTuple):
+    """Merges that are done together, and what they lose and save."""
+
+    merges: list[_Merge]
+    lost: float
+    saved: int
+
+
 class _Plan:
     """Steps of all parents on a heap, the cheapest for each switch first."""
 
@@ -64,8 +73,9 @@ class _Plan:
                 self._nodes[self._parent[switch.name]] += self._nodes[switch.name]
         self._leaf: dict[str, _Group] = {}
         self._groups: dict[str, dict[tuple[str, ...], _Group]] = {}
-        self._steps: dict[str, list[list[_Merge]]] = {}
+        self._steps: dict[str, deque[_Step]] = {}
         self._waiting: dict[str, int] = {}
+        self._sizes_below: dict[str, Sizes] = {}
         self._version: dict[str, int] = {}
         self._heap: list[tuple[float, int, str, int, bool]] = []
         self.collapsed: set[str] = set()
@@ -92,7 +102,7 @@ class _Plan:
             if leave_out:
                 self._leave_out(name)
                 continue
-            for merge in self._steps[name].pop(0):
+            for merge in self._steps[name].popleft().merges:
                 self._merge(name, merge)
                 if self.count <= most:
                     break
@@ -134,23 +144,25 @@ class _Plan:
         if name in self.collapsed:
             return
         if steps := self._steps[name]:
-            lost, saved = _price(steps[0])
-            if name in self.left_out and any(merge.second is None for merge in steps[0]):
+            merges, lost, saved = steps[0]
+            if name in self.left_out and merges[-1].second is None:
                 # It comes back as a leaf: that saves one less, and what leaving it out lost is lost no more.
                 lost, saved = lost - self._loss_without(name), saved - 1
-            heapq.heappush(self._heap, (lost / saved, steps[0][0].first.at, name, version, False))
+            heapq.heappush(self._heap, (lost / saved, merges[0].first.at, name, version, False))
         groups = self._groups[name]
         if len(groups) > 1 and name in self._parent and name not in self.left_out:
             at = min(group.at for group in groups.values())
             heapq.heappush(self._heap, (self._loss_without(name), at, name, version, True))
 
     def _loss_without(self, name: str) -> float:
-        siblings = self._below[self._parent[name]]
-        sizes = sizes_of(
-            1 << (max(1, self._nodes[child]) - 1).bit_length() for child in siblings if child not in self._kept
-        )
         of_leaf = 1 << max(group.doubling for group in self._groups[name].values())
-        return loss_without(self._rounded(name), of_leaf, sizes)
+        return loss_without(self._rounded(name), of_leaf, self._siblings(self._parent[name]))
+
+    def _siblings(self, parent: str) -> Sizes:
+        if parent not in self._sizes_below:
+            below = (child for child in self._below[parent] if child not in self._kept)
+            self._sizes_below[parent] = sizes_of(self._rounded(child) for child in below)
+        return self._sizes_below[parent]
 
     def _leave_out(self, name: str) -> None:
         near = (self._parent[name], *self._below[name])
@@ -195,6 +207,7 @@ def _merges(groups: Sequence[_Group], fabric: Shape) -> tuple[list[_Merge], _Gro
     def merge(first: _Group, second: _Group, doubling: int) -> None:
         made = _joined(first, second)
         lost = loss(made.shape, fabric) - loss(first.shape, fabric) - loss(second.shape, fabric)
+        lost = round(lost, 6)  # equals are equal, whatever they were summed of
         found.append(_Merge(first, second, lost, 1))
         pools.setdefault(max(made.doubling, doubling + 1), []).append(made)
 
@@ -238,27 +251,17 @@ def _joined(first: _Group, second: _Group) -> _Group:
     return _Group(min(first.at, second.at), members, (nodes - 1).bit_length(), shape)
 
 
-def _cheapest(merges: Iterable[_Merge]) -> list[list[_Merge]]:
+def _cheapest(merges: Iterable[_Merge]) -> deque[_Step]:
     """Return merges in steps, each of them dearer for a switch than the one before: what comes cheaper later is taken along."""
-    steps: list[list[_Merge]] = []
+    steps: deque[_Step] = deque()
     for merge in merges:
-        step = [merge]
-        while steps and _per_switch(steps[-1]) > _per_switch(step):
-            step = steps.pop() + step
+        step = _Step([merge], merge.lost, merge.saved)
+        while steps and steps[-1].lost / steps[-1].saved > step.lost / step.saved:
+            before = steps.pop()
+            before.merges.extend(step.merges)
+            step = _Step(before.merges, before.lost + step.lost, before.saved + step.saved)
         steps.append(step)
     return steps
-
-
-def _price(step: Iterable[_Merge]) -> tuple[float, int]:
-    lost, saved = 0.0, 0
-    for merge in step:
-        lost, saved = lost + merge.lost, saved + merge.saved
-    return lost, saved
-
-
-def _per_switch(step: Iterable[_Merge]) -> float:
-    lost, saved = _price(step)
-    return lost / saved
 
 
 def merged(switches: Sequence[Switch], most: int, kept: Collection[str]) -> Merged:
