@@ -49,7 +49,8 @@ def plan_of(tree: Tree, version: Version | None, choice: Choice) -> BlockPlan | 
 
 def written(tree: Tree, choice: Choice, *, origin: str, version: Version | None) -> Written:
     """Return the file. Raise ValueError where the version has no such format, or no node is in a domain."""
-    tree = within(tree, choice.max_switches)
+    # Blocks stand in the order of the whole tree: neighbours stay neighbours, whatever the tree has room for.
+    whole, tree = tree, within(tree, choice.max_switches)
     paths: dict[str, Mapping[str, tuple[str, ...]]] = {}
     strings: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
@@ -60,13 +61,13 @@ def written(tree: Tree, choice: Choice, *, origin: str, version: Version | None)
     elif version is None:
         raise ValueError("nobody says for which Slurm")
     elif choice.format == "block":
-        plan = blocks.plan(tree, version, base=choice.block_size, capacity_blocks=choice.capacity_blocks)
+        plan = blocks.plan(whole, version, base=choice.block_size, capacity_blocks=choice.capacity_blocks)
         text = render.block_conf(plan, origin=origin, version=version)
         notes = plan.notes
         paths[DEFAULT] = {node: (block.name,) for block in plan.blocks for node in block.nodes}
         strings = {node: f"{DEFAULT}:{path[0]}" for node, path in paths[DEFAULT].items()}
     else:
-        found = plan_of(tree, version, choice)
+        found = plan_of(whole, version, choice)
         of_blocks = render_yaml.block_topologies(found)
         text = render_yaml.topology_yaml(tree, found, origin=origin, version=version)
         notes = tuple(f"slurm.conf: {line}" for line in render_yaml.partition_lines(of_blocks))

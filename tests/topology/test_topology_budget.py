@@ -17,6 +17,7 @@ from slurm_ext.topology.build import HOLDING, build
 from slurm_ext.topology.model import Placement, Switch, Tree
 from slurm_ext.topology.naming import MAX_NAME, names_in
 from slurm_ext.topology.render import topology_conf
+from slurm_ext.topology.written import Choice, written
 
 FLEET = [
     Placement(f"n{i}", "", "", ("a", f"b{i // 64}", f"c{i // 4}") if i % 10 else (), "z", "", f"us{i // 18}")
@@ -120,6 +121,19 @@ def test_blocks_stay_what_they_were() -> None:
     assert {block.name: block.nodes for block in found.blocks} == {
         block.name: block.nodes for block in blocks.plan(whole, version).blocks
     }
+
+
+def test_blocks_of_a_file_stand_as_they_would_without_a_limit() -> None:
+    version = Version(26, 5, "26.05.5")
+    nodes = [Placement(f"n{i}", "", "", ("a", f"b{i // 64}", f"c{i // 4}"), "z", "", f"us{i // 2}") for i in range(256)]
+    for format_ in ("block", "yaml"):
+        few, many = (
+            written(build(nodes), Choice(format_, most), origin="x", version=version).text for most in (20, 100_000)
+        )
+        assert [line for line in few.splitlines() if "nvl-" in line] == [
+            line for line in many.splitlines() if "nvl-" in line
+        ]
+        assert (few != many) is (format_ == "yaml")
 
 
 def test_a_comment_counts_the_ids_that_it_has_no_room_for() -> None:
