@@ -120,7 +120,7 @@ MEANINGS: dict[str, str] = {
     "topology.capacity_blocks": "Take a capacity block for one NVLink domain where nobody says better.",
     "topology.watch_interval_min": "So often `fmslurm topology watch` looks whether nodes sit where Slurm has them.",
     "topology.restart_command": "What restarts slurmctld: for apply: restart, and where it does not come back by itself.",
-    "topology.gres": "report_only prints differences in gres.conf; write corrects it.",
+    "topology.gres": "Whether `fmslurm gres apply` may write gres.conf: report_only says what would be right, write writes it.",
     "topology.source": "Ask EC2, read source_file, take what the running Slurm has, or (auto) the first of file, EC2, Slurm that is"
     " there.",
     "topology.source_file": "Places that the site writes itself (JSON or CSV), or a recorded DescribeInstanceTopology answer.",
