@@ -189,8 +189,11 @@ class CliBackend:
 
     def _topology(self, *name: str) -> str:
         answer = self._run("scontrol", "--oneliner", "show", "topology", *name)
-        if not answer.ok and not answer.timed_out and "No topology information" in answer.stdout + answer.stderr:
+        if not answer.timed_out and "No topology information" in answer.stdout + answer.stderr:
             return ""
+        # It ends with 0 also where nobody answered it (22.05.8 to 26.05.5), which is not the same as no topology.
+        if answer.ok and not answer.stdout.strip() and (said := answer.stderr.strip()):
+            raise SlurmError(f"{answer.argv[0]}: {said.splitlines()[-1][:300]} (show topology)")
         return self._output(answer)
 
     def _run(self, program: str, *arguments: str) -> Result:

@@ -15,7 +15,7 @@ from slurm_ext.slurm.conf_file import Kept
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.slurm.versions import has
-from slurm_ext.topology import memory
+from slurm_ext.topology import memory, running
 from slurm_ext.topology.change import (
     FILE,
     LEVELS,
@@ -31,7 +31,6 @@ from slurm_ext.topology.drift import LEFT, Move, moves, words
 from slurm_ext.topology.look import Look
 from slurm_ext.topology.memory import Memory
 from slurm_ext.topology.render_yaml import grouped
-from slurm_ext.topology.running import placed
 from slurm_ext.topology.written import DEFAULT
 
 #: slurmctld may take so long (seconds) to be there again with what it read; large trees take minutes (budget.py).
@@ -42,6 +41,9 @@ REVIVED_S = 10.0
 
 #: A program that restarts slurmctld may take so long (seconds).
 RESTART_S = 120.0
+
+#: An answer that stays the same for so long (seconds) is the last one.
+STEADY_S = 1.0
 
 _PAUSE_S = 0.2
 
@@ -85,6 +87,7 @@ def carry_out(site: Site, one: Look) -> Done:
         data={**site.event.data, "file": one.seen.held.path},
     )
     if not site.journal.write(event._replace(phase="intent")):
+        memory.write(site.settings, one.memory)
         raise LackingError(
             "the intent could be written nowhere, so nothing was done", remedy="Is the trail's folder full?"
         )
@@ -98,27 +101,24 @@ def carry_out(site: Site, one: Look) -> Done:
         site.journal.write(event._replace(phase="failed", evidence=(*event.evidence, str(exc)), time=""))
         raise
     copy = kept.copy if kept else ""
-    try:
-        _act(site, one)
-        wrong = _read_back(site, one)
-    except FmslurmError as exc:
-        wrong = str(exc)
+    wrong = _done(site, one)
     if not wrong:
-        _remember_success(site, one, held)
+        past = held.past._replace(unconfirmed="", differs="", differs_since=0.0)
+        forgot = _remember(site, Memory(past, {placement.node: placement for placement in one.placements}))
         site.journal.write(event._replace(phase="done", time=""))
-        return Done(True, one.plan.why, copy)
+        return Done(True, f"{one.plan.why}{forgot}", copy)
     site.journal.write(event._replace(phase="failed", evidence=(*event.evidence, wrong), time=""))
     done = _roll_back(site, one, kept, wrong)
     key = refused_key(one.digest, one.seen.version)
     count = held.past.refused[key].times + 1 if key in held.past.refused else 1
     refused = {**held.past.refused, key: Refusal(now, count, wrong[:500])}
-    memory.write(site.settings, held._replace(past=held.past._replace(unconfirmed="", refused=refused)))
+    forgot = _remember(site, held._replace(past=held.past._replace(unconfirmed="", refused=refused)))
     site.journal.write(
         event._replace(
             event="topology.rolled-back", phase="done" if done.rolled_back else "failed", reason=done.words, time=""
         )
     )
-    return done._replace(copy=copy)
+    return done._replace(copy=copy, words=f"{done.words}{forgot}")
 
 
 def evidence(plan: Plan) -> list[str]:
@@ -126,9 +126,30 @@ def evidence(plan: Plan) -> list[str]:
     return [line for found in plan.moves.values() for line in words(found)]
 
 
-def _remember_success(site: Site, one: Look, held: Memory) -> None:
-    past = held.past._replace(unconfirmed="", differs="", differs_since=0.0)
-    memory.write(site.settings, Memory(past, {p.node: p for p in one.placements}, ""))
+def _remember(site: Site, held: Memory) -> str:
+    """Remember what was done; return what to add to its words where that fails: what is done is done."""
+    try:
+        memory.write(site.settings, held)
+    except LackingError as exc:
+        return f"; and it could not be remembered: {exc}"
+    return ""
+
+
+def _done(site: Site, one: Look) -> str:
+    """Act and read back; return what is wrong, empty where nothing is.
+
+    What Slurm has counts, and not what its command said: a large tree takes longer than a command waits for an answer.
+    """
+    said = ""
+    try:
+        _act(site, one)
+    except FmslurmError as exc:
+        said = str(exc)
+    try:
+        wrong = _read_back(site, one)
+    except FmslurmError as exc:
+        wrong = str(exc)
+    return "; ".join(filter(None, (said, wrong))) if wrong else ""
 
 
 def _act(site: Site, one: Look) -> None:
@@ -175,20 +196,29 @@ def _await_paths(
 ) -> list[Move]:
     """Wait until Slurm has the paths that are wanted, and return what still differs. Raise SlurmError where it is not there.
 
-    An answer that stays the same is Slurm's last word: it reads all its files before it answers anybody.
+    An answer that stays the same for a while is Slurm's last word: it reads all its files before it answers anybody. A slurmctld
+    that builds a large tree answers nobody for minutes; one whose port refuses for a while is gone.
     """
     until = time.monotonic() + UP_S
     before: list[Move] | None = None
+    since = gone_since = 0.0
     while True:
+        now = time.monotonic()
         try:
             wrong = _differing(site, one, wanted, strict=strict)
-            if not wrong or wrong == before:
-                return wrong
-            before = wrong
         except SlurmError:
-            if time.monotonic() > until:
+            refuses = one.plan.level != RESTART and running.refuses(one.seen.controllers)
+            gone_since = (gone_since or now) if refuses else 0.0
+            if now > until or (gone_since and now - gone_since > REVIVED_S):
                 raise
             before = None
+        else:
+            if not wrong or (wrong == before and now - since > STEADY_S):
+                return wrong
+            if wrong != before:
+                before, since = wrong, now
+            if now > until:
+                return wrong
         time.sleep(_PAUSE_S)
 
 
@@ -199,8 +229,8 @@ def _differing(
     for name, paths in wanted.items():
         known = {node: path for node, path in paths.items() if node in one.seen.known}
         tree = any(len(path) > 1 for path in paths.values()) or (name == DEFAULT and one.wanted.format == "tree")
-        running = placed(site.slurm, one.seen.version, name, tree=tree)
-        found += [move for move in moves(known, running) if strict or move.kind != LEFT]
+        there = running.placed(site.slurm, one.seen.version, name, tree=tree)
+        found += [move for move in moves(known, there) if strict or move.kind != LEFT]
     return found
 
 
@@ -212,11 +242,10 @@ def _roll_back(site: Site, one: Look, kept: Kept | None, wrong: str) -> Done:
         if one.plan.level == NODE_UPDATE:
             _put_back(site, one)
         elif LEVELS.index(one.plan.level) >= LEVELS.index(RECONFIGURE):
-            if _is_up(site, REVIVED_S):
-                if kept is not None:
-                    site.slurm.reconfigure()
-            else:
+            if _is_gone(site, one):
                 _restart(site)
+            elif kept is not None:
+                site.slurm.reconfigure()
         up = _is_up(site, UP_S)
         left = _await_paths(site, one, one.seen.paths, strict=False) if up else []
     except FmslurmError as exc:
@@ -238,6 +267,19 @@ def _put_back(site: Site, one: Look) -> None:
             strings[node] = ",".join(parts)
     for nodes, place in grouped(strings):
         site.slurm.set_topology(nodes, place)
+
+
+def _is_gone(site: Site, one: Look) -> bool:
+    """Wait until slurmctld answers, and say whether it is gone in place of that; one that is busy is waited for."""
+    until = time.monotonic() + UP_S
+    gone_since = 0.0
+    while not site.slurm.ping():
+        now = time.monotonic()
+        gone_since = (gone_since or now) if running.refuses(one.seen.controllers) else 0.0
+        if now > until or (gone_since and now - gone_since > REVIVED_S):
+            return True
+        time.sleep(_PAUSE_S)
+    return False
 
 
 def _is_up(site: Site, within_s: float) -> bool:

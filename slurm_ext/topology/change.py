@@ -46,7 +46,7 @@ _NO_UPDATES = {(25, 11, 0), (25, 11, 1), (25, 11, 2)}
 class Seen(NamedTuple):
     """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
     nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `stale`
-    how many switches of the running tree have no node below."""
+    how many switches of the running tree have no node below, `controllers` where slurmctlds listen."""
 
     version: Version
     plugin: str
@@ -55,6 +55,7 @@ class Seen(NamedTuple):
     held: Held
     wins: str = ""
     stale: int = 0
+    controllers: tuple[tuple[str, int], ...] = ()
 
 
 class Refusal(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_ext.config.model import Settings
@@ -20,6 +22,12 @@ from slurm_ext.topology.written import DEFAULT, FILES, Written
 #: `topology.format: auto` means: as what runs.
 AUTO = "auto"
 
+#: What Slurm says of a topology of a name that it does not have (26.05.5).
+_NO_SUCH = "Requested topology configuration is not available"
+
+#: A listener on a machine that lives answers within this (seconds).
+_CONNECT_S = 2.0
+
 
 class Running(NamedTuple):
     """The cluster: `folder` of its slurm.conf, `format` of the file that it reads or could read, `known` all its nodes."""
@@ -29,6 +37,7 @@ class Running(NamedTuple):
     folder: str
     format: str
     known: frozenset[str]
+    controllers: tuple[tuple[str, int], ...] = ()
 
 
 def running(slurm: Slurm, settings: Settings, wanted_format: str = AUTO, *, elsewhere: bool = False) -> Running:
@@ -43,7 +52,33 @@ def running(slurm: Slurm, settings: Settings, wanted_format: str = AUTO, *, else
     if found == AUTO:
         found = _format(version, plugin, folder)
     known = frozenset(node.name for node in all_nodes(slurm))
-    return Running(version, plugin, folder, found, known)
+    return Running(version, plugin, folder, found, known, _controllers(config))
+
+
+def _controllers(config: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Return (address, port) of each slurmctld, as slurm.conf has them: `SlurmctldHost=name(address)`, a port or a range."""
+    ports = re.match(r"[0-9]{1,5}", config.get("SlurmctldPort", ""))
+    found = []
+    for word in config.get("SlurmctldHost", "").split(","):
+        name, _, address = word.strip().partition("(")
+        if ports and (host := address.rstrip(")") or name):
+            found.append((host, int(ports[0])))
+    return tuple(found)
+
+
+def refuses(controllers: Iterable[tuple[str, int]]) -> bool:
+    """Say whether nobody listens where slurmctlds do; one that is busy listens, and a host that is silent says nothing."""
+    answers = []
+    for controller in controllers:
+        try:
+            socket.create_connection(controller, timeout=_CONNECT_S).close()
+        except ConnectionRefusedError:
+            answers.append(True)
+        except OSError:
+            continue
+        else:
+            return False
+    return bool(answers)
 
 
 def _format(version: Version, plugin: str, folder: str) -> str:
@@ -84,7 +119,8 @@ def seen(slurm: Slurm, found: Running, wanted: Written) -> Seen:
     stale = 0
     if has(found.version, "node-topology-update"):
         stale = sum(not unit.nodes for name, held in paths.items() if held for unit in _units(slurm, name))
-    return Seen(found.version, found.plugin, paths, found.known, conf_file.look(path), wins, stale)
+    held = conf_file.look(path)
+    return Seen(found.version, found.plugin, paths, found.known, held, wins, stale, found.controllers)
 
 
 def _units(slurm: Slurm, name: str) -> list[TopologyUnit]:
@@ -99,9 +135,9 @@ def placed(slurm: Slurm, version: Version, name: str, *, tree: bool) -> dict[str
     """Return node -> its switches from the root down, or its block; nothing where Slurm has no topology of that name."""
     try:
         found = slurm.topology("" if name == DEFAULT or not has(version, "topology-by-name") else name)
-    except SlurmError:
-        if name == DEFAULT or not slurm.ping():
-            raise
-        return {}  # there is none of that name yet
+    except SlurmError as exc:
+        if _NO_SUCH in exc.message:
+            return {}  # there is none of that name yet
+        raise
     # What stands above a block is Slurm's own sum of neighbours.
     return {node: path if tree else path[-1:] for node, path in found.items()}

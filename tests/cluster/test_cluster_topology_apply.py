@@ -157,6 +157,8 @@ def test_slurmctld_down_changes_nothing(site: TopologySite) -> None:
     said = site.apply("--force", code=3)
     assert "slurm" in said.lower()
     assert site.conf.read_text() == THEIRS
+    site.run("check", code=3)
+    assert "not looked" in site.run("watch", "--once", code=1).stdout
 
 
 def test_a_folder_that_takes_nothing_leaves_all_as_it_was(site: TopologySite) -> None:
@@ -337,6 +339,25 @@ def test_slurms_own_word_is_no_reason_to_change_it(site: TopologySite) -> None:
             continue  # the file is there, and is taken
         assert "no reason to change it" in said
         assert site.conf.read_text() == THEIRS
+
+
+def test_a_tree_that_takes_longer_than_a_command_waits_is_no_refusal(
+    controller: BareController, version: Version
+) -> None:
+    """1,300 switches take slurmctld some seconds, in which it answers nobody; scontrol gives up after one."""
+    names = [f"n{number}" for number in range(1300)]
+    controller.write(
+        {"topology.conf": "SwitchName=theirs Nodes=n[0-1299]\n"}, "n[0-1299]", more=f"{TREE}\nMessageTimeout=1"
+    )
+    site = TopologySite(controller)
+    site.settings["topology"]["max_switches"] = 100_000
+    for number, name in enumerate(names):
+        site.put(f"spine/leaf{number}", name)
+    with site.daemon():
+        site.apply("--force")
+        assert len(site.together()) == 1300
+        assert [event["phase"] for event in site.events("topology.change")] == ["intent", "done"]
+    site.clear()
 
 
 def test_cloud_nodes_that_are_powered_down_have_their_place(controller: BareController, version: Version) -> None:
