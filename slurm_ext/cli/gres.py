@@ -20,6 +20,7 @@ from slurm_ext.gres import told
 from slurm_ext.gres.model import NodeFacts
 from slurm_ext.gres.read_conf import ranges
 from slurm_ext.gres.render import Offer, by_shape, files, gres_conf, no_cores, node_lines, pcs_settings
+from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.backing import all_nodes
 
@@ -125,6 +126,8 @@ def generate(
         )
     conf = gres_conf(offers, device_dir=device_dir, autodetect=autodetect or "")
     lines = node_lines(offers, state="CLOUD" if cloud else "UNKNOWN")
+    if output:
+        conf = conf_file.stamped(conf)  # so that `gres apply` knows it for ours
     for path, text in ((output, conf), (nodes_output, lines)):
         if path:
             write_named(path, text)

@@ -20,6 +20,7 @@ from slurm_ext.gres import collect, places, read_conf, rules, told
 from slurm_ext.gres.model import Gpu, NodeFacts
 from slurm_ext.gres.render import Offer, gres_conf, node_lines
 from slurm_ext.gres.told import Told
+from slurm_ext.slurm import conf_file
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="device files need root")
 
@@ -205,3 +206,12 @@ def test_a_driver_that_hangs_costs_seconds(tmp_path: Path) -> None:
     facts = told.here(str(root))
     assert facts is not None
     assert facts.unread == ("proc/driver/nvidia/gpus/0000:53:00.0/information",)
+
+
+def test_a_file_that_generate_wrote_is_known_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
+    (tmp_path / "nodes.csv").write_text("node,instance_id,instance_type\nn1,i-1,p5.48xlarge\n")
+    out = tmp_path / "gres.conf"
+    arguments = ["generate", "--nodes", str(tmp_path / "nodes.csv"), "--nodes-output", str(tmp_path / "nodes.conf")]
+    assert CliRunner().invoke(command, [*arguments, "--output", str(out)]).exit_code == 0
+    assert conf_file.look(str(out)).state == conf_file.OURS
