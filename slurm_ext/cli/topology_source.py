@@ -16,7 +16,7 @@ from slurm_ext.errors import UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.topology import place_fact
 from slurm_ext.topology.build import build
-from slurm_ext.topology.discover import Discovered, discover
+from slurm_ext.topology.discover import FROM_SLURM, Discovered, discover
 from slurm_ext.topology.model import Tree
 from slurm_ext.topology.reach import FILE, Choice, Reach
 
@@ -105,6 +105,6 @@ def wanted_tree(settings: Settings, **options: Any) -> tuple[Tree, str]:
 def tree_of(found: Discovered) -> tuple[Tree, str]:
     """Return the tree of what was discovered, and where that comes from. Raise UsageError where there is none."""
     try:
-        return build(found.placements), found.origin
+        return build(found.placements, named=found.origin == FROM_SLURM), found.origin
     except ValueError as exc:
         raise UsageError(f"{found.origin}: {exc}", remedy="Correct the list of nodes") from exc

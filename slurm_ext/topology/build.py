@@ -44,8 +44,11 @@ def layer(number: int) -> str:
     return f"l{number}"
 
 
-def build(placements: Iterable[Placement]) -> Tree:
-    """Return the tree of all placements. Raise ValueError for a node named twice, or where there is no node at all."""
+def build(placements: Iterable[Placement], *, named: bool = False) -> Tree:
+    """Return the tree of all placements. Raise ValueError for a node named twice, or where there is no node at all.
+
+    `named`: the paths are names of switches that a Slurm has already: they stay as they are, and so do all tiers.
+    """
     ordered = sorted(placements, key=lambda placement: node_order(placement.node))
     if not ordered:
         raise ValueError("no nodes: an empty topology stops the controller from starting")
@@ -60,8 +63,8 @@ def build(placements: Iterable[Placement]) -> Tree:
     homeless = _homes([placement for placement in ordered if not placement.path], fabrics, notes)
     zones = sorted(fabrics.keys() | homeless.keys())
     words = zone_words(zones)
-    spots = {zone: _spots(zone, fabrics.get(zone, []), notes) for zone in zones}
-    names = _names(spots, notes)
+    spots = {zone: _spots(zone, fabrics.get(zone, []), notes, named=named) for zone in zones}
+    names = _names(spots, notes, named=named)
     switches: list[Switch] = []
     for zone in zones:
         switches += _fabric(zone, words[zone], spots[zone], names, [p.node for p in homeless.get(zone, [])])
@@ -104,7 +107,7 @@ def _kind(node: str) -> str:
     return f"{name.queue}-{name.compute_resource}" if name else _LAST_NUMBER.sub("", node).rstrip("-_.")
 
 
-def _spots(zone: str, placed: Sequence[Placement], notes: list[str]) -> list[_Spot]:
+def _spots(zone: str, placed: Sequence[Placement], notes: list[str], *, named: bool) -> list[_Spot]:
     """Return the network nodes of one fabric; index 0 stands above its top tier and for no network node."""
     root = _Spot(0, "", (), [], [])
     if not placed:
@@ -113,7 +116,7 @@ def _spots(zone: str, placed: Sequence[Placement], notes: list[str]) -> list[_Sp
     depth = max(map(len, paths))
     if min(map(len, paths)) < depth:
         notes.append(f"paths in {zone or 'this fabric'} have different depths: shorter ones hang below their parent")
-    kept = _kept_layers(paths, depth, notes)
+    kept = list(range(depth)) if named else _kept_layers(paths, depth, notes)
     spots = [root]
     known: dict[tuple[int, str], int] = {}
     for placement in placed:
@@ -164,7 +167,7 @@ def _never_past_an_end(kept: list[int], paths: Iterable[tuple[str, ...]]) -> lis
     return kept if kept[0] < shortest else [shortest - 1, *kept]
 
 
-def _names(spots: Mapping[str, Sequence[_Spot]], notes: list[str]) -> dict[tuple[str, int], str]:
+def _names(spots: Mapping[str, Sequence[_Spot]], notes: list[str], *, named: bool) -> dict[tuple[str, int], str]:
     """Return the name of each (zone, index of a spot)."""
     everywhere = [(zone, index, spot) for zone, found in spots.items() for index, spot in enumerate(found) if index]
     counted = Counter(spot.cloud_id for _, _, spot in everywhere)
@@ -182,7 +185,10 @@ def _names(spots: Mapping[str, Sequence[_Spot]], notes: list[str]) -> dict[tuple
         if count > 1
     )
     names = unique_names(identity.values())
-    return {where: names[pair] for where, pair in identity.items()}
+    found = {where: names[pair] for where, pair in identity.items()}
+    if named:
+        found |= {(zone, index): spot.cloud_id for zone, index, spot in everywhere if counted[spot.cloud_id] == 1}
+    return found
 
 
 def _fabric(

@@ -23,6 +23,10 @@ def test_the_running_topology_is_a_source(lab: Lab) -> None:
     # The lab's two leaves stay apart, four nodes each.
     leaves = [path[-1] for path in paths.values()]
     assert sorted(leaves.count(leaf) for leaf in set(leaves)) == [4, 4]
+    # It is called as Slurm calls it.
+    held = connect(yaml_file.parse(yaml_file.read_bytes(lab.env()["FMSLURM_CONFIG"])).settings).topology()
+    assert {node: tuple(path) for node, path in paths.items()} == dict(held)
+    assert lab.run([FMSLURM, "topology", "check", "--source", "cluster"]).ok
 
 
 def test_the_instance_that_slurm_shows_is_read(lab: Lab) -> None:

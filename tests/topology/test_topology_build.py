@@ -190,6 +190,24 @@ def test_natural_order_and_what_breaks_a_tie() -> None:
         assert sorted(names, key=node_order) == ["n001", "n01", "n1", "n²"]
 
 
+def test_what_a_slurm_has_keeps_its_names_and_tiers() -> None:
+    from slurm_ext.topology.sources import from_slurm
+
+    paths = {"n1": ("top", "row", "leaf-1"), "n2": ("top", "row", "leaf-2"), "n3": ("other",)}
+    tree = build([*from_slurm(paths, "topology/tree"), Placement("n4")], named=True)
+    assert {node: path for node, path in tree.paths().items() if node != "n4"} == paths
+    assert tree.paths()["n4"] == ("top", "unplaced-top")
+    # Ours read back from Slurm are ours again.
+    ours = build(
+        [Placement(f"n{i}", path=("a", f"b{i // 4}", f"c{i}"), zone="z") for i in range(8)] + [Placement("n9")]
+    )
+    again = build(from_slurm(ours.paths(), "topology/tree"), named=True)
+    assert again.paths() == ours.paths()
+    # A name below two parents is two switches, which two of one name cannot be.
+    twice = build([Placement("n1", path=("a", "x")), Placement("n2", path=("b", "x"))], named=True)
+    assert len({switch.name for switch in twice.switches}) == len(twice.switches)
+
+
 def test_names_do_not_end_in_long_numbers() -> None:
     name = switch_name("leaf", "nn-01234567890123456789")
     assert len(name) <= 64
