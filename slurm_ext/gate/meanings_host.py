@@ -258,7 +258,7 @@ MEANINGS: tuple[Meaning, ...] = (
         "none",
         NO,
         (page.EC2_TYPES,),
-        ("A release of fmslurm that knows the type; where the name is wrong, correct site.instance_type.",),
+        ("`fmslurm gres refresh` asks EC2 for the type; where the name is wrong, correct site.instance_type.",),
     ),
     Meaning(
         "node.manual",

@@ -9,8 +9,9 @@ from collections import Counter
 
 from slurm_ext.gres.model import Gpu, NodeFacts
 from slurm_ext.gres.read_conf import numbers
+from slurm_ext.patterns import pattern
 
-_BUS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_BUS = pattern(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 MOST_GPUS, MOST_CPUS = 64, 4096
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from slurm_ext.errors import UsageError
 from slurm_ext.gres.model import GresLine, NodeLine
+from slurm_ext.patterns import pattern
 from slurm_ext.slurm.hostlist import HostlistError, expand
 
 #: GPUs of one line at most (gres.conf(5): Count with File is at most 1024), and the largest number of a core.
@@ -16,13 +17,13 @@ MOST, MOST_CORES = 1024, 65_536
 MOST_NAMES = 1_048_576
 
 #: A key is short: a line of letters without end is read in its own time.
-_PAIR = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,40})[ \t]*=[ \t]*("[^"]*"|\S*)')
-_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_COUNT = re.compile(r"([0-9]{1,12})([kmgtp]?)", re.IGNORECASE)
+_PAIR = pattern(r'(?<![A-Za-z_])([A-Za-z_]{1,40})[ \t]*=[ \t]*("[^"]*"|\S*)')
+_RANGE = pattern(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_COUNT = pattern(r"([0-9]{1,12})([kmgtp]?)", re.IGNORECASE)
 _SUFFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 #: One word of a node's Gres=: name, type and number, and what Slurm puts behind (sockets, indexes).
-_WORD = re.compile(r"([A-Za-z]\w*)((?::[^:,()]*){0,3})(?:\([^()]*\))?")
+_WORD = pattern(r"([A-Za-z]\w*)((?::[^:,()]*){0,3})(?:\([^()]*\))?")
 
 
 def gres_lines(path: str, text: str) -> list[GresLine]:
