@@ -233,16 +233,19 @@ def advised(controller: BareController, *argv: str, user: bool = False, code: in
         (folder / name).write_text(f'#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups {name} "$@"\n')
         (folder / name).chmod(0o755)
     config.write_text(f"site: {{slurm_conf: {controller.conf}{f', slurm_bin: {folder}' if user else ''}}}\n")
-    done = subprocess.run(
-        [FMSLURM, "topology", "advise", *argv],
-        env={**controller.env(), "FMSLURM_CONFIG": str(config), "HOME": "/"},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
+    for _ in range(5):
+        done = subprocess.run(
+            [FMSLURM, "topology", "advise", *argv],
+            env={**controller.env(), "FMSLURM_CONFIG": str(config), "HOME": "/"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if code == 3 or "no answer within" not in done.stderr:  # each call is bounded, and a machine may be busy
+            break
+    assert done.returncode == code, (done.stdout, done.stderr, controller.said())
     return done.stdout if not code else done.stderr
 
 
@@ -411,12 +414,12 @@ def agreement(
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_job_gets_the_leaves_that_are_foreseen(name: str, controller: BareController, version: Version) -> None:
-    agreement(controller, TREES, name, version, 2)
+    agreement(controller, TREES, name, version, 1)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_job_gets_the_blocks_that_are_foreseen(name: str, controller: BareController, version: Version) -> None:
-    agreement(controller, BLOCKS, name, version, 2)
+    agreement(controller, BLOCKS, name, version, 1)
 
 
 @pytest.mark.soak
