@@ -19,7 +19,7 @@ from slurm_ext.errors import LackingError, SlurmError, UsageError
 from slurm_ext.gres import told
 from slurm_ext.gres.model import NodeFacts
 from slurm_ext.gres.read_conf import ranges
-from slurm_ext.gres.render import Offer, by_shape, files, gres_conf, no_cores, node_lines, pcs_settings
+from slurm_ext.gres.render import Offer, by_shape, files, gres_conf, no_cores, node_lines, pcs_groups
 from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.backing import all_nodes
@@ -113,7 +113,7 @@ def generate(
     settings = site_settings()
     offers = offers_of(settings, **sources)
     if form == "pcs":
-        text = json.dumps(_for_pcs(offers, device_dir), indent=2) + "\n"
+        text = json.dumps(pcs_groups(offers, device_dir=device_dir), indent=2) + "\n"
         if output:
             write_named(output, text)
         else:
@@ -134,16 +134,6 @@ def generate(
             say_text(f"wrote {path}: {len(offers)} nodes", err=True)
         else:
             say_text(text, nl=False)
-
-
-def _for_pcs(offers: dict[str, Offer], device_dir: str) -> dict[str, Any]:
-    """Return the settings of each type: a compute node group has nodes of one, so two shapes of one type are told apart."""
-    found: dict[str, Any] = {}
-    for offer, nodes in by_shape(offers):
-        if offer.instance_type.gpus:
-            name = offer.instance_type.name
-            found[f"{name} ({fold(nodes)})" if name in found else name] = pcs_settings(offer, device_dir=device_dir)
-    return found
 
 
 def _has_cloud(settings: Settings, offers: dict[str, Offer], sources: dict[str, Any]) -> bool:

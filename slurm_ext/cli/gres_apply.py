@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import time
 from typing import Any
@@ -23,7 +24,7 @@ from slurm_ext.gres.change import Change, change, refusals
 from slurm_ext.gres.collect import MOST_GPUS, is_device
 from slurm_ext.gres.model import GresLine
 from slurm_ext.gres.read_conf import gres_lines as lines_of
-from slurm_ext.gres.render import Offer, gres_conf
+from slurm_ext.gres.render import Offer, gres_conf, pcs_groups
 from slurm_ext.site.detect import Site, detect
 from slurm_ext.slurm import conf_file, versions
 from slurm_ext.slurm.conf_file import Held
@@ -37,10 +38,10 @@ ANEW_S, SETTLE_S, GIVE_UP_S, LOOK_EVERY_S = 3.0, 25.0, 45.0, 0.5
 
 #: Kinds of site where somebody else writes gres.conf, and where what is right can be said instead.
 NOT_OURS: dict[str, str] = {
-    "parallelcluster": "ParallelCluster writes gres.conf anew at each update and takes no Gres of yours: `fmslurm gres check --pcluster` "
-    "says what its lines cost, and what can be set in the cluster's configuration",
-    "pcs": "the controller is AWS's: give `fmslurm gres generate --format pcs` to the compute node groups (slurmConfiguration)",
-    "hyperpod": "HyperPod's lifecycle scripts write gres.conf: put the lines that `fmslurm gres generate` prints into them",
+    "parallelcluster": "The lines above would be right. ParallelCluster writes gres.conf anew at each update and takes no Gres of yours: "
+    "`fmslurm gres check --pcluster` says what its own lines cost, and what can be set in the cluster's configuration",
+    "pcs": "The controller is AWS's: give what is printed above to the compute node groups (slurmConfiguration)",
+    "hyperpod": "HyperPod's lifecycle scripts write gres.conf: put the lines above into them",
 }
 
 
@@ -57,9 +58,11 @@ def apply(device_dir: str, dry_run: bool, force: bool, reason: str, as_json: boo
     """Write gres.conf into the running Slurm's own folder and reconfigure, where topology.gres is `write` and it is safe."""
     settings = site_settings()
     site = detect(settings)
-    if site.type in NOT_OURS:
-        raise LackingError(f"this is a {site.type} site ({site.why})", remedy=NOT_OURS[site.type])
     offers = offers_of(settings, **sources)
+    if site.type in NOT_OURS:
+        if not as_json:
+            say_text(_instead(site.type, offers, device_dir), nl=False)
+        raise LackingError(f"this is a {site.type} site ({site.why})", remedy=NOT_OURS[site.type])
     text = conf_file.stamped(gres_conf(offers, device_dir=device_dir))
     slurm = reach(settings).slurm()
     held = conf_file.look(_path(site, slurm))
@@ -81,6 +84,13 @@ def apply(device_dir: str, dry_run: bool, force: bool, reason: str, as_json: boo
         say_json(told | {"written": writes, "copy": copy, "dry_run": dry_run})
     elif writes:
         say_text(f"wrote {held.path}" + (f"; what was there is {copy}" if copy else ""))
+
+
+def _instead(kind: str, offers: dict[str, Offer], device_dir: str) -> str:
+    """Return what would be right on a site whose gres.conf is not ours."""
+    if kind == "pcs":
+        return json.dumps(pcs_groups(offers, device_dir=device_dir), indent=2) + "\n"
+    return gres_conf(offers, device_dir=device_dir)
 
 
 def _path(site: Site, slurm: Slurm) -> str:

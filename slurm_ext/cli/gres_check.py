@@ -92,8 +92,13 @@ def _check_node(
             "there is nothing to compare this node with: no row of its type, and no gres.conf",
             remedy="Give --type TYPE or --gres-conf FILE",
         )
-    as_socket = bool(slurm_conf) and any(_NUMA_AS_SOCKET.search(text) for _, text in texts(slurm_conf))
+    as_socket = bool(slurm_conf) and has_numa_sockets(slurm_conf)
     return rules.node(facts, row, lines, node, numa_as_socket=as_socket), facts.unread
+
+
+def has_numa_sockets(slurm_conf: str) -> bool:
+    """Say whether a slurm.conf makes each NUMA node a socket (SlurmdParameters=numa_node_as_socket)."""
+    return any(_NUMA_AS_SOCKET.search(text) for _, text in texts(slurm_conf))
 
 
 def _check_cluster(settings: Settings, conf: str) -> list[Trouble]:

@@ -11,13 +11,16 @@ import click
 
 from slurm_ext.aws import catalogue, gpu_types
 from slurm_ext.aws.ec2 import InstanceTopology
+from slurm_ext.cli.gres_check import has_numa_sockets
 from slurm_ext.cli.output import say_text
 from slurm_ext.cli.topology_source import chosen, discovered, source_options
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import UsageError
 from slurm_ext.gres import told
+from slurm_ext.gres.places import numa_as_sockets
 from slurm_ext.gres.render import Offer
 from slurm_ext.gres.told import Told
+from slurm_ext.site.detect import detect
 from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.reach import FILE
@@ -47,6 +50,8 @@ def offers_of(settings: Settings, *, default_type: str, facts: Iterable[str], **
     if not default_type and settings.site.instance_type != "auto":
         default_type = settings.site.instance_type
     seen = facts_of(settings, facts)
+    if seen and (slurm_conf := detect(settings).slurm_conf) and has_numa_sockets(slurm_conf):
+        seen = {node: one._replace(facts=numa_as_sockets(one.facts)) for node, one in seen.items()}
     agreed = told.by_type(seen.values())
     offers: dict[str, Offer] = {}
     without: list[str] = []

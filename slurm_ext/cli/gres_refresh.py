@@ -125,6 +125,7 @@ def _write(settings: Settings, path: str, rows: list[InstanceType], reason: str)
 
 def say_compared(found: Compared, as_json: bool) -> None:
     """Print how EC2's types differ from our tables. Raise FindingError where a figure differs."""
+    unknown = [one for one in found.new if catalogue.find(one.name) is None]
     if as_json:
         say_json(
             {
@@ -139,15 +140,14 @@ def say_compared(found: Compared, as_json: bool) -> None:
             say_text(f"{one.type}: {one.figure} is {one.ours} in the catalogue and {one.theirs} at EC2")
         for one in found.filled_in:
             say_text(f"{one.type}: {one.figure} is not in the catalogue, and {one.theirs} at EC2")
-        for new in found.new:
-            if catalogue.find(new.name) is None:
-                figures = ", ".join(f"{k} {v}" for k, v in new._asdict().items() if v and k != "name")
-                say_text(f"{new.name}: not in the catalogue (`fmslurm gres refresh` adds it): {figures}")
+        for new in unknown:
+            figures = ", ".join(f"{k} {v}" for k, v in new._asdict().items() if v and k != "name")
+            say_text(f"{new.name}: not in the catalogue (`fmslurm gres refresh` adds it): {figures}")
         if found.absent:
             say_text(f"EC2 does not tell of {', '.join(found.absent)}: the region may not have them")
     if found.different:
         raise FindingError(
             f"{len(found.different)} figures differ from EC2's", remedy="Tell us, or correct aws/catalogue.py"
         )
-    if not as_json and not found.filled_in and not found.new:
+    if not as_json and not found.filled_in and not unknown:
         say_text("the catalogue agrees with EC2")

@@ -133,6 +133,16 @@ def pcs_settings(offer: Offer, *, device_dir: str = "/dev") -> dict[str, Any]:
     return {"slurmCustomSettings": [memory], "gresCustomSettings": records}
 
 
+def pcs_groups(offers: Mapping[str, Offer], *, device_dir: str = "/dev") -> dict[str, Any]:
+    """Return the settings of each type: a compute node group has nodes of one, so two shapes of one type are told apart."""
+    found: dict[str, Any] = {}
+    for offer, nodes in by_shape(offers):
+        if offer.instance_type.gpus:
+            name = offer.instance_type.name
+            found[f"{name} ({fold(nodes)})" if name in found else name] = pcs_settings(offer, device_dir=device_dir)
+    return found
+
+
 def by_shape(offers: Mapping[str, Offer]) -> list[tuple[Offer, list[str]]]:
     """Return the nodes that are alike, by type and by what they told, types by name."""
     groups: dict[tuple[str, tuple[int, ...], tuple[Part, ...]], list[str]] = {}

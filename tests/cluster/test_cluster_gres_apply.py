@@ -164,7 +164,7 @@ def test_what_slurm_does_not_take_is_put_back(plain: Lab, conf: Path) -> None:
     [
         ("topology: {gres: report_only}", 2, "topology.gres is report_only"),
         ("site: {type: parallelcluster}", 3, "takes no Gres of yours"),
-        ("site: {type: pcs}", 3, "--format pcs"),
+        ("site: {type: pcs}", 3, "give what is printed above to the compute node groups"),
         ("site: {type: hyperpod}", 3, "lifecycle scripts"),
     ],
 )
@@ -179,6 +179,7 @@ def test_where_it_writes_nothing(plain: Lab, conf: Path, section: str, code: int
     said = plain.run([*argv, "--type", "p5.48xlarge", "--device-dir", str(plain.path("dev"))])
     assert said.returncode == code, said.words()
     assert words in said.stderr
+    assert "48-95" in said.stdout  # what would be right is said all the same
     assert conf.read_text() == before
 
 

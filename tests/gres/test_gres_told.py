@@ -215,3 +215,20 @@ def test_a_file_that_generate_wrote_is_known_for_ours(tmp_path: Path, monkeypatc
     arguments = ["generate", "--nodes", str(tmp_path / "nodes.csv"), "--nodes-output", str(tmp_path / "nodes.conf")]
     assert CliRunner().invoke(command, [*arguments, "--output", str(out)]).exit_code == 0
     assert conf_file.look(str(out)).state == conf_file.OURS
+
+
+def test_numa_nodes_that_are_sockets_get_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    facts = collect.facts(str(tree(tmp_path / "node", numa_of=(0, 1, 2, 3, 4, 5, 6, 7), numa_per_socket=4)))
+    (tmp_path / "facts").write_text(json.dumps(told.to_data(Told("n1", facts))))
+    (tmp_path / "nodes.csv").write_text("node,instance_id,instance_type\nn1,i-1,p5.48xlarge\n")
+    arguments = ["generate", "--nodes", str(tmp_path / "nodes.csv"), "--facts", str(tmp_path / "facts")]
+    for parameters, cores, shape in (
+        ("config_overrides,numa_node_as_socket", "Cores=12-23", "Sockets=8 CoresPerSocket=12"),
+        ("config_overrides", "Cores=0-47", "Sockets=2 CoresPerSocket=48"),
+    ):
+        (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n  slurmdParameters = {parameters}\n")
+        said = CliRunner().invoke(command, arguments).stdout
+        assert cores in said
+        assert f"CPUs=192 {shape}" in said
