@@ -19,7 +19,7 @@ from slurm_ext.cli.topology_source import reach
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import Settings
-from slurm_ext.errors import FindingError, LackingError, PartlyDoneError, SlurmError, UsageError
+from slurm_ext.errors import FindingError, FmslurmError, LackingError, PartlyDoneError, SlurmError, UsageError
 from slurm_ext.gres.change import Change, change, refusals
 from slurm_ext.gres.collect import MOST_GPUS, is_device
 from slurm_ext.gres.model import GresLine
@@ -193,7 +193,11 @@ def _do(
         events.append(trail, event._replace(phase="intent"), durable=True)
     except OSError as exc:
         raise LackingError(f"{trail}: {exc.strerror}", remedy="Run this as root") from exc
-    kept = conf_file.replace(held, text, when=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    try:
+        kept = conf_file.replace(held, text, when=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    except FmslurmError as exc:  # a full disk, or somebody else wrote meanwhile: what was there is untouched
+        events.append(trail, event._replace(phase="failed", evidence=(str(exc),)))
+        raise
     against: list[str] = []
     if planned.gpus:
         try:

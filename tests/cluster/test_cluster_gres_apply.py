@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -208,3 +209,40 @@ def test_slurmctld_takes_the_lines_of_cloud_nodes() -> None:
         row = CATALOGUE[name]
         assert re.search(rf"NodeName=c{number} .*?Gres=gpu:{row.gpu_type}:{row.gpus}(\(S:[0-9,-]+\))?\s", said), said
     assert not re.search(r"(error|fatal):.*(gres|gpu|Cores|socket)", log, re.IGNORECASE), log
+
+
+def test_a_full_disk_and_a_dead_slurmctld_change_nothing(plain: Lab, conf: Path) -> None:
+    before = conf.read_text()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,mode=755", "gres-test", folder], check=True)
+        try:
+            small = Path(folder)
+            for path in conf.parent.glob("*.conf"):
+                (small / path.name).write_bytes(path.read_bytes())
+            with contextlib.suppress(OSError), open(small / "rest", "wb") as rest:
+                while True:
+                    rest.write(b"x" * 512)
+                    rest.flush()
+            # The folder of Slurm's files is the full one, for this command alone.
+            script = f"mount --bind {folder} {conf.parent} && exec {FMSLURM} gres apply --force --device-dir {plain.path('dev')}"
+            said = plain.run(["unshare", "--mount", "sh", "-c", script], timeout_s=120)
+            kept = (small / "gres.conf").read_text()
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    assert said.returncode == 3, said.words()
+    assert "No space left on device" in said.stderr
+    assert kept == before
+    settings = plain.path("etc/slurm/slurm.conf").read_text()
+    gone = plain.path("etc/slurm/gone.conf")
+    gone.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", settings))
+    try:
+        own = plain.path("etc/fmslurm/gone.yaml")
+        own.write_text(f"site: {{slurm_conf: {gone}}}\ntopology: {{gres: write}}\n")
+        nodes = str(plain.path("nodes.csv"))
+        argv = ["env", f"FMSLURM_CONFIG={own}", f"SLURM_CONF={gone}", FMSLURM, "gres", "apply", "--nodes", nodes]
+        said = plain.run([*argv, "--type", "p5.48xlarge", "--device-dir", str(plain.path("dev"))], timeout_s=120)
+    finally:
+        gone.unlink()
+    assert said.returncode == 3, said.words()
+    assert "scontrol" in said.stderr
+    assert conf.read_text() == before
