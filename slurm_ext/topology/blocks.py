@@ -90,10 +90,17 @@ def _domains(placements: Iterable[Placement], capacity_blocks: bool, notes: list
     domains: dict[str, list[Placement]] = {}
     said: dict[str, tuple[set[str], set[str]]] = {}
     holders: dict[str, set[str]] = {}
-    for placement in placements:
-        clique = "" if placement.clique.startswith(_NO_CLUSTER) else placement.clique
-        domain = clique or placement.ultraserver_id or (placement.capacity_block_id if capacity_blocks else "")
+    everybody = list(placements)
+    cliques = _cliques_of(everybody)
+    open_nodes: list[str] = []
+    for placement in everybody:
+        clique = _clique(placement)
+        holder = placement.ultraserver_id or (placement.capacity_block_id if capacity_blocks else "")
+        # A node that tells no clique is in that of its UltraServer's other nodes; of two, nobody knows in which.
+        beside = cliques.get(holder, set())
+        domain = clique or (min(beside) if len(beside) == 1 else "" if beside else holder)
         if not domain:
+            open_nodes += [placement.node] if holder else []
             continue
         domains.setdefault(domain, []).append(placement)
         ultraservers, reservations = said.setdefault(domain, (set(), set()))
@@ -109,10 +116,26 @@ def _domains(placements: Iterable[Placement], capacity_blocks: bool, notes: list
                 notes.append(
                     f"domain {domain} is spread over the {kind} {', '.join(sorted(ids - {''}))}: the domain wins"
                 )
+    if open_nodes:
+        notes.append(f"{fold(open_nodes)} tell no clique, and what they are in holds several: in no block")
     for holder, inside in sorted(holders.items()):
         if len(inside) > 1:
             notes.append(f"{holder} holds {len(inside)} NVLink domains: a block for each")
     return domains
+
+
+def _clique(placement: Placement) -> str:
+    return "" if placement.clique.startswith(_NO_CLUSTER) else placement.clique
+
+
+def _cliques_of(placements: Iterable[Placement]) -> dict[str, set[str]]:
+    """Return UltraServer or capacity block -> the cliques that nodes in it tell."""
+    found: dict[str, set[str]] = {}
+    for placement in placements:
+        for holder in {placement.ultraserver_id, placement.capacity_block_id} - {""}:
+            if clique := _clique(placement):
+                found.setdefault(holder, set()).add(clique)
+    return found
 
 
 def _positions(tree: Tree) -> dict[str, tuple[int, int]]:

@@ -23,7 +23,7 @@ V2205, V2311, V2405, V2411, V2505, V2605 = (
     Version(int(text[:2]), int(text[3:5]), text)
     for text in ("22.05.8", "23.11.10", "24.05.8", "24.11.5", "25.05.6", "26.05.5")
 )
-GB200 = "p6e-gb200.36xlarge"
+GB200, UUID = "p6e-gb200.36xlarge", "12345678-1234-1234-1234-123456789abc"
 
 
 def domain(
@@ -236,3 +236,21 @@ def test_any_blocks_are_the_same_in_any_order_and_lint_clean(
         f for f in lint([Source("topology.conf", text)], Given(release(version.text), nodes)) if f.severity != "note"
     ]
     assert {f.rule for f in bad} <= ({"block.orphans"} if found.left_out else set())
+
+
+def test_nodes_that_tell_no_clique_are_in_that_of_their_ultraserver() -> None:
+    def gb(number: int, clique: str = "", ultraserver: str = "us-1", block: str = "cb-1") -> Placement:
+        return Placement(f"g{number}", "", GB200, ("a", "b"), "z", block, ultraserver, clique)
+
+    half = [gb(i, f"{UUID}.1" if i % 2 else "") for i in range(18)]
+    assert [len(block.nodes) for block in plan(build(half), V2605).blocks] == [18]
+    # Without an id of the UltraServer the capacity block serves, where it is said that it may.
+    half = [gb(i, f"{UUID}.1" if i % 2 else "", "") for i in range(18)]
+    assert [len(block.nodes) for block in plan(build(half), V2605).blocks] == [9]
+    assert [len(block.nodes) for block in plan(build(half), V2605, capacity_blocks=True).blocks] == [18]
+    # Where it holds two, nobody knows in which the silent ones are, and a block of them would be none.
+    two = [gb(i, f"{UUID}.{i // 18}" if i % 6 else "", "") for i in range(36)]
+    found = plan(build(two), V2605, capacity_blocks=True)
+    assert [len(block.nodes) for block in found.blocks] == [15, 15]
+    assert set(found.left_out) == {f"g{i}" for i in range(0, 36, 6)}
+    assert any("tell no clique" in note for note in found.notes)
