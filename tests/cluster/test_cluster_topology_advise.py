@@ -184,14 +184,14 @@ def make_busy(controller: BareController, shape: Shape, rng: random.Random) -> N
         time.sleep(0.02)
 
 
-def foreseen(found: Situation, nodes: int, segment: int) -> Counter[str] | str:
+def foreseen(found: Situation, nodes: int, segment: int, together: bool) -> Counter[str] | str:
     """Return leaf or block -> nodes, or that the job waits, or is refused."""
 
     def placed(free: Free) -> Counter[str] | None:
         if found.kind == "tree":
             taken = advise_tree.place(found.switches, free, nodes, found.release)
             return Counter(taken) if taken is not None else None
-        segments = advise_block.place(found.blocks, free, nodes, found.release, segment)
+        segments = advise_block.place(found.blocks, free, nodes, found.release, segment, consolidate=together)
         return sum(map(Counter, segments), Counter()) if segments is not None else None
 
     now = placed(next(iter(moments(found)))[1])
@@ -210,8 +210,11 @@ def rate(
         make_busy(controller, shape, rng)
         for nodes, segment in sizes:
             found = seen(controller, version)
-            guess = foreseen(found, nodes, segment)
-            done = sbatch(controller, "--parsable", "-N", str(nodes), *([f"--segment={segment}"] if segment else []))
+            together = bool(segment) and version >= (25, 11) and rng.random() < 0.4
+            guess = foreseen(found, nodes, segment, together)
+            options = [f"--segment={segment}"] if segment else []
+            options += ["--consolidate-segments"] if together else []
+            done = sbatch(controller, "--parsable", "-N", str(nodes), *options)
             job = done.stdout.strip()
             got = nodes_of(controller, job) if job else []
             unit_of = {place.node: place.unit for place in found.places}
@@ -219,7 +222,7 @@ def rate(
             if nodes == 1 and version >= (26, 5) and isinstance(real, Counter) and isinstance(guess, Counter):
                 guess = real  # one node is the first that is free: its leaf is not looked at
             if guess != real:
-                wrong.append(f"seed {seed} -N {nodes} segment {segment}: foreseen {guess}, placed {real}")
+                wrong.append(f"seed {seed} -N {nodes} {' '.join(options)}: foreseen {guess}, placed {real}")
             if job and not got:
                 controller.ask("scancel", job)
     return wrong
