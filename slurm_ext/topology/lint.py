@@ -60,7 +60,8 @@ def lint(sources: Sequence[Source], given: Given) -> list[Finding]:
     for source, kind in kinds:
         if kind == SLURM and conf is None:
             conf = lint_slurm.read(report, _lines(report, source), source.name)
-            lint_slurm.check(report, conf)
+            read = any(other == YAML for _, other in kinds) and given.release.feature >= (25, 5)
+            lint_slurm.check(report, conf, yaml=read)
     if conf is not None and not given.nodes:
         report.given = given = given._replace(nodes=frozenset(conf.weights), weights=conf.weights)
     held: lint_topologies.Found | None = None

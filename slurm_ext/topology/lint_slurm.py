@@ -146,12 +146,12 @@ def _expanded(text: str, limit: int) -> tuple[str, ...]:
         return ()
 
 
-def check(report: Report, conf: SlurmConf) -> None:
-    """Report what is wrong with the settings themselves."""
+def check(report: Report, conf: SlurmConf, *, yaml: bool = False) -> None:
+    """Report what is wrong with the settings themselves. `yaml`: a topology.yaml is there, and then the plugin is not read."""
     release = report.given.release
     feature = release.feature
     plugin = conf.plugin()
-    if "topologyplugin" in conf.values:
+    if "topologyplugin" in conf.values and not yaml:
         _plugin(report, conf, plugin, release)
     width = conf.get("treewidth", "1")
     if not is_number(width, 0xFFFF) or width[-1:].lower() == "k":
@@ -168,7 +168,7 @@ def check(report: Report, conf: SlurmConf) -> None:
     if conf.get("selecttype").lower() == "select/linear" and plugin == "tree":
         report.add("slurm.linear", *conf.where("selecttype"))
     _routes(report, conf, release)
-    if plugin in ("tree", "block"):
+    if plugin in ("tree", "block") or yaml:
         _weights(report, conf)
 
 

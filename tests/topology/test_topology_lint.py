@@ -143,6 +143,12 @@ def test_weights_that_go_before_topology_are_named_with_their_line() -> None:
     assert "1: n[0-7], 1000: d[0-3]" in weight.reason
 
 
+def test_weights_go_before_a_topology_yaml_too() -> None:
+    slurm = "NodeName=d[0-3] CPUs=2 Weight=9\nPartitionName=mixed Nodes=n[0-7],d[0-3]"
+    assert "slurm.weights" in rules(linted({"topology.yaml": GOOD_YAML}, "26.05.5", slurm=slurm))
+    assert "slurm.weights" not in rules(linted({"topology.yaml": GOOD_YAML}, "24.11.5", slurm=slurm))
+
+
 def test_a_route_tree_over_the_limit_corrupts_memory_until_it_was_fixed() -> None:
     slurm = "TopologyPlugin=topology/tree\nTreeWidth=65533\nTopologyParam=RouteTree\n"
     topology = {"topology.conf": "SwitchName=a Nodes=n[0-33000]\n"}

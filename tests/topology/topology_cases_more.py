@@ -122,6 +122,7 @@ _BLOCKS = ("{block: x, nodes: 'n[0-3]'}", "{block: y, nodes: 'n[4-7]'}")
 _FLAT = "- topology: a\n  flat: "
 
 YAML_MORE = (
+    Case("a plugin that nothing reads", "", "", yaml=GOOD_YAML, slurm="TopologyPlugin=tree"),
     Case("a tree for the cluster and blocks padded with empty ones", "block.no-nodes", "",
          yaml=tree_yaml("{switch: slurm-root, children: 's[0-1]'}", "{switch: s0, nodes: 'n[0-3]'}", "{switch: s1, nodes: 'n[4-7]'}")
          + block_yaml("[4, 8, 16]", *_BLOCKS, "{block: block003}", "{block: block004}").replace("true", "false")),
