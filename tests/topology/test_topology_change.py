@@ -126,13 +126,15 @@ def test_many_places_at_once_take_a_reconfigure() -> None:
     assert f"more than {MAX_UPDATES} places change" in found.why
 
 
-def test_many_new_switches_take_a_reconfigure() -> None:
-    names = [f"n{number}" for number in range(20)]
-    before = places(**dict.fromkeys(names, "s/a"), m="s/b")
-    after = places(**{name: f"s/new{number}" for number, name in enumerate(names)}, m="s/b")
+@pytest.mark.parametrize(
+    ("leaves", "new", "level"), [(20, 20, NODE_UPDATE), (1000, 1, NODE_UPDATE), (1000, 3, RECONFIGURE)]
+)
+def test_new_switches_that_keep_slurmctld_busy_take_a_reconfigure(leaves: int, new: int, level: str) -> None:
+    before = places(**{f"n{number}": f"s/l{number}" for number in range(leaves)})
+    after = [place._replace(path=("s", f"new{place.node}")) if int(place.node[1:]) < new else place for place in before]
     found = decided(made(after), running(made(before)))
-    assert found.level == RECONFIGURE
-    assert "switches are new" in found.why
+    assert found.level == level
+    assert ("new switches would keep slurmctld busy" in found.why) == (level == RECONFIGURE)
 
 
 @pytest.mark.parametrize(("stale", "level"), [(0, NODE_UPDATE), (MAX_STALE - 1, NODE_UPDATE), (MAX_STALE, RECONFIGURE)])
