@@ -27,6 +27,8 @@ CONF, YAML, SLURM = "topology.conf", "topology.yaml", "slurm.conf"
 _OF_SLURM_CONF = re.compile(r"^\s*(nodename|partitionname|topologyplugin|clustername|slurmctldhost)\s*=", re.I | re.M)
 _OF_TOPOLOGY_CONF = re.compile(r"^\s*(switchname|blockname|ringname|blocksizes|blocklevels)\s*=", re.I | re.M)
 _OF_YAML = re.compile(r"^\s*-?\s*[\"']?topology[\"']?\s*:", re.M)
+#: Plugins that read no topology.conf; "" is the default.
+_NO_FILE = ("", "none", "default", "flat")
 _TREE_KEYS = ("switchname", "nodes", "switches", "linkspeed")
 _BLOCK_KEYS = ("blockname", "nodes")
 
@@ -56,19 +58,21 @@ def lint(sources: Sequence[Source], given: Given) -> list[Finding]:
     """Return everything that is wrong with the files, for one release of Slurm."""
     report = Report(given)
     kinds = [(source, source.kind or kind_of(source.name, source.text)) for source in sources]
+    yaml_wins = any(kind == YAML for _, kind in kinds) and given.release.feature >= (25, 5)
     conf: lint_slurm.SlurmConf | None = None
     for source, kind in kinds:
         if kind == SLURM and conf is None:
             conf = lint_slurm.read(report, _lines(report, source), source.name)
-            read = any(other == YAML for _, other in kinds) and given.release.feature >= (25, 5)
-            lint_slurm.check(report, conf, yaml=read)
+            lint_slurm.check(report, conf, yaml=yaml_wins)
     if conf is not None and not given.nodes:
         report.given = given = given._replace(nodes=frozenset(conf.weights), weights=conf.weights)
     held: lint_topologies.Found | None = None
     found: lint_topologies.Found | None = None
     for source, kind in kinds:
         if kind == CONF:
+            report.unread = yaml_wins or (conf is not None and conf.plugin() in _NO_FILE and not report.partial)
             held = _topology_conf(report, source, conf)
+            report.unread = False
         elif kind == YAML:
             found = lint_topologies.check(report, source.text, source.name)
     if conf is not None:

@@ -26,7 +26,7 @@ _MISSING = frozenset(
             "block.unknown-node",
             "block.orphans",
         ),
-        *("block.nothing", "block.base-guessed", "slurm.topology-unknown"),
+        *("block.nothing", "block.base-guessed", "slurm.topology-unknown", "slurm.plugin-unset"),
     )
 )
 
@@ -39,6 +39,8 @@ class Report:
         self.found: list[Finding] = []
         #: A file that is included was not read.
         self.partial = False
+        #: The file at hand is one that slurmctld does not open: what is wrong there stops nothing yet.
+        self.unread = False
         self._counts: dict[tuple[str, str], int] = {}
         self._left = MAX_NAMES
 
@@ -50,6 +52,8 @@ class Report:
             return
         if self.partial and rule in _MISSING:
             how = "note"
+        if self.unread and how == "fatal":
+            how = "error"
         self._counts[file, rule] = self._counts.get((file, rule), 0) + 1
         if self._counts[file, rule] > MAX_EACH:
             return

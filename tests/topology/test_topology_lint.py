@@ -183,6 +183,20 @@ def test_includes_are_followed_and_missing_ones_noted() -> None:
     assert rules(linted({"topology.conf": "Include *.conf\n"}, "24.11.5")) == {"conf.glob", "conf.empty"}
 
 
+def test_what_an_include_may_hold_is_not_called_missing() -> None:
+    slurm = Source("slurm.conf", "ClusterName=x\nInclude cloud.conf\nNodeName=login CPUs=2\n")
+    topology = Source("topology.conf", "SwitchName=a Switches=b,zz\nSwitchName=b Nodes=n[0-7]\n")
+    found = lint([topology, slurm], Given(release("24.11.5")))
+    # The plugin, the nodes and even a switch may stand where nobody looked; the rest of what is wrong still is.
+    assert [f.rule for f in found if f.severity in ("fatal", "error", "warning")] == ["conf.include"]
+    found = lint([topology._replace(text="SwitchName=a\nSwitchName=a\n"), slurm], Given(release("24.11.5")))
+    assert "fatal" in {f.severity for f in found if f.file == "topology.conf"}
+    both = lint(
+        [topology, slurm._replace(includes={"cloud.conf": "NodeName=n[0-7] CPUs=2\n"})], Given(release("24.11.5"))
+    )
+    assert {f.severity for f in both if f.rule == "tree.unknown-child"} == {"error"}  # no plugin reads the file
+
+
 def test_an_include_of_itself_ends() -> None:
     assert len(list(lines("a", "Include a\n", {"a": "Include a\n"}))) < 20
 

@@ -228,6 +228,8 @@ SLURM_MORE = (
     Case("rings in Slurm's own syntax", "", "<26.05", "RingName=r Nodes=n[0-7]\n", slurm="TopologyPlugin=topology/ring"),
     Case("a ring twice", "ring.duplicate", "all", "RingName=r Nodes=n[0-3]\nRingName=r Nodes=n[4-7]\n",
          slurm="TopologyPlugin=topology/ring", since=(26, 5)),
+    Case("blocks that nothing reads", "slurm.plugin-unset", "", _TWO_BLOCKS, slurm="TopologyPlugin=topology/none"),
+    Case("words that nothing reads", "slurm.plugin-unset", "", "words\n", slurm=""),
     Case("a Cray's torus", "slurm.plugin", "all", _ONE, slurm="TopologyPlugin=topology/3d_torus"),
     Case("rings of switches", "conf.unknown-key", "all", _ONE, slurm="TopologyPlugin=topology/ring", since=(26, 5)),
     Case("a weight in words", "slurm.number", "all", _ONE, node="Weight=heavy"),
