@@ -154,6 +154,10 @@ def _finished(found: Discovered, settings: Settings, choice: Choice, reach: Reac
         }
         placements = domains.with_cliques(placements, cliques)
         silent = told is None
+    if placements and not any(one.path or one.ultraserver_id or one.clique for one in placements):
+        notes.append(
+            f"nobody knows the place of any of {len(placements)} nodes: a topology of them tells Slurm nothing"
+        )
     unheard = frozenset(one.node for one in placements if _domain_is_missing(one, found.unasked, silent))
     return found._replace(placements=placements, notes=[*notes, *domains.contradictions(placements)], unheard=unheard)
 

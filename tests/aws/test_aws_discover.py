@@ -388,7 +388,9 @@ def test_a_recording_that_places_nobody_is_no_topology(look: Callable[..., Disco
         choice = listed(tmp_path, n1="i-1", n2="")._replace(source="file", source_file=str(tmp_path / "answer.json"))
         with pytest.raises(LackingError, match="tells the place of none of 1 instances"):
             look([], choice)
-    # Where nothing runs, nothing was to be told.
+    # Where nothing runs, nothing was to be told; a person hears of it.
+    off = look([], listed(tmp_path, n1="")._replace(source="file", source_file=choice.source_file))
+    assert "nobody knows the place of any of 1 nodes" in off.notes[-1]
     assert [
         one.path
         for one in look([], listed(tmp_path, n1="")._replace(source="file", source_file=choice.source_file)).placements
