@@ -93,8 +93,11 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
     """Return what matters of a slurm.conf; report keys that the release does not have."""
     values: dict[str, tuple[str, str, int]] = {}
     weights: dict[str, int] = {}
-    partitions: list[Partition] = []
+    partitions: list[tuple[Line, str, str | None]] = []
     strings: list[NodeTopology] = []
+    sets: dict[str, tuple[str, str]] = {}
+    features: dict[str, set[str]] = {}
+    default_features = ""
     default_weight, default_nodes, left = 1, "", MAX_NAMES
     default_topology: str | None = None
     for entry in entries:
@@ -110,12 +113,15 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
             number = (
                 int(weight[:12]) if weight is not None and weight.isascii() and weight.isdigit() else default_weight
             )
+            told = entry.get("feature") or entry.get("features") or default_features
             if entry.pairs[0][1].upper() == "DEFAULT":
-                default_weight = number
+                default_weight, default_features = number, told
                 continue
             names = _expanded(entry.pairs[0][1], left)
             left -= len(names)
             weights.update(dict.fromkeys(names, number))
+            for feature in filter(None, told.split(",")):
+                features.setdefault(feature, set()).update(names)
         elif first == "partitionname":
             topology = entry.get("topology")
             if topology is not None:
@@ -129,14 +135,24 @@ def read(report: Report, entries: Iterable[Line], file: str) -> SlurmConf:
                 default_topology = topology if topology is not None else default_topology
                 continue
             topology = topology if topology is not None else default_topology
-            text = nodes if nodes is not None else default_nodes
-            every = text.strip().upper() == "ALL"
-            names = tuple(weights) if every else _expanded(text, left)
-            left -= 0 if every else len(names)
-            partitions.append(Partition(entry.pairs[0][1], names, topology, entry.file, entry.number))
-        elif first not in ("nodeset", "downnodes", "switchname", "frontendname"):
+            partitions.append((entry, nodes if nodes is not None else default_nodes, topology))
+        elif first == "nodeset":
+            sets[entry.pairs[0][1]] = entry.get("nodes") or "", entry.get("feature") or ""
+        elif first not in ("downnodes", "switchname", "frontendname"):
             values.update((key, (value, entry.file, entry.number)) for key, value in entry.pairs)
-    return SlurmConf(file, values, weights, tuple(partitions), tuple(strings))
+    # Sets and nodes may stand behind the partitions that have them.
+    members = {name: {*_expanded(nodes, left), *features.get(feature, ())} for name, (nodes, feature) in sets.items()}
+    found, everybody = [], tuple(weights)
+    for entry, text, topology in partitions:
+        every = text.strip().upper() == "ALL"
+        names = everybody if every else _expanded(text, left)
+        if not every and any(name in members for name in names):
+            more = sum(len(members.get(name, ())) for name in names)
+            names = () if more > left else tuple({node: None for name in names for node in members.get(name, {name})})
+            left -= more
+        left -= 0 if every else len(names)
+        found.append(Partition(entry.pairs[0][1], names, topology, entry.file, entry.number))
+    return SlurmConf(file, values, weights, tuple(found), tuple(strings))
 
 
 def _expanded(text: str, limit: int) -> tuple[str, ...]:

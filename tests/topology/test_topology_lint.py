@@ -143,6 +143,19 @@ def test_weights_that_go_before_topology_are_named_with_their_line() -> None:
     assert "1: n[0-7], 1000: d[0-3]" in weight.reason
 
 
+def test_weights_are_found_through_sets_of_nodes() -> None:
+    """ParallelCluster's partitions have a NodeSet each, of static nodes of weight 1 and dynamic ones of 1000."""
+    slurm = (
+        "TopologyPlugin=topology/tree\nPartitionName=q Nodes=q_nodes\nPartitionName=f Nodes=by_feature\nPartitionName=one Nodes=st\n"
+        "NodeName=q-st-p-[1-4] CPUs=2 Feature=static,p5\nNodeName=q-dy-p-[1-4] CPUs=2 Weight=1000 Feature=dynamic,p5\n"
+        "NodeSet=q_nodes Nodes=q-st-p-[1-4],q-dy-p-[1-4]\nNodeSet=by_feature Feature=p5\nNodeSet=st Feature=static\n"
+    )
+    found = linted({"topology.conf": f"SwitchName=a Nodes={NODES},q-st-p-[1-4],q-dy-p-[1-4]\n"}, "24.11.5", slurm=slurm)
+    weights = [finding for finding in found if finding.rule == "slurm.weights"]
+    assert [finding.line for finding in weights] == [4, 5]
+    assert all("1: q-st-p-[1-4], 1000: q-dy-p-[1-4]" in finding.reason for finding in weights)
+
+
 def test_weights_go_before_a_topology_yaml_too() -> None:
     slurm = "NodeName=d[0-3] CPUs=2 Weight=9\nPartitionName=mixed Nodes=n[0-7],d[0-3]"
     assert "slurm.weights" in rules(linted({"topology.yaml": GOOD_YAML}, "26.05.5", slurm=slurm))
