@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +34,16 @@ from slurm_ext.slurm.versions import parse_version
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SUITES = ("installed", "trixie", "forky")
-#: Namespaces of its own: nothing outlives the run, no port is taken, and nothing of it can be reached from elsewhere.
-ISOLATE = """
+#: Namespaces of its own: nothing outlives the run, no port is taken, nothing of it can be reached from elsewhere, and its files
+#: are in memory, in a place where no checkout lies.
+FOLDER, SUITE_FOLDER = "/var/spool", "/tmp"
+ISOLATE = f"""
 ip link set lo up
 ip link add eth0 type bridge
 ip addr add 192.0.2.10/24 dev eth0
 ip link set eth0 up
 mount -t proc proc /proc
+mount -t tmpfs -o mode=0755 none {FOLDER}
 "$@"
 """
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--propagation", "private", "--")
@@ -67,6 +72,7 @@ class Plan(NamedTuple):
     budget: int
     base: int
     at_once: int
+    folder: str
 
 
 class Lane(NamedTuple):
@@ -100,7 +106,7 @@ def main() -> int:
     parser.add_argument(
         "--full", action="store_true", help="loads 60, 80, 95; stale maps; jobs that ask for few switches"
     )
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.inside:
         return enter(given.slurm, sys.argv[1:])
@@ -137,8 +143,8 @@ def main() -> int:
         given.budget,
         given.base,
         given.at_once,
+        given.inside,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run(plan)
     return 0
 
@@ -148,12 +154,22 @@ def enter(suite: str, arguments: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("no placement is measured here: it needs root (run it through sudo)", file=sys.stderr)
         return 3
-    again = ["bench/placement", "--inside", *arguments]
     if suite == "installed":
-        argv = [*APART, "sh", "-euc", ISOLATE, "sh", str(CHECKOUT / again[0]), *again[1:]]
+        argv = [*APART, "sh", "-euc", ISOLATE, "sh", str(CHECKOUT / "bench" / "placement"), "--inside", FOLDER]
     else:
-        argv = [str(CHECKOUT / ".ci" / "matrix"), suite, "--run", *again]
-    os.execvp(argv[0], argv)
+        argv = [str(CHECKOUT / ".ci" / "matrix"), suite, "--run", "bench/placement", "--inside", SUITE_FOLDER]
+    # A session of its own: Ctrl-C would end the daemons under a bench that still counts on them. Killed, it takes its namespaces
+    # and all that is in them along.
+    child = subprocess.Popen([*argv, *arguments], start_new_session=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def run(plan: Plan) -> None:
@@ -167,15 +183,17 @@ def run(plan: Plan) -> None:
     )
     lanes: list[Lane] = []
     slots = list(range(plan.at_once))
+    stop = threading.Event()
     with ThreadPoolExecutor(plan.at_once) as pool:
         waiting = []
         for seed in plan.seeds:
             for name in plan.arms:
-                waiting.append(pool.submit(_lane, plan, name, seed, version, slots))
+                waiting.append(pool.submit(_lane, plan, name, seed, version, slots, stop))
         for each in waiting:
             try:
                 lane = each.result()
             except BaseException:
+                stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             print(f"  {lane.words}", flush=True)
@@ -206,7 +224,7 @@ def run(plan: Plan) -> None:
     show("placement", figures, PROMISES)
 
 
-def _lane(plan: Plan, name: str, seed: int, version: Version, slots: list[int]) -> Lane:
+def _lane(plan: Plan, name: str, seed: int, version: Version, slots: list[int], stop: threading.Event) -> Lane:
     nodes = placement_fabric.node_names(plan.nodes)
     fabric = placement_fabric.true_fabric(nodes, seed)
     try:
@@ -218,7 +236,7 @@ def _lane(plan: Plan, name: str, seed: int, version: Version, slots: list[int]) 
     slot = slots.pop()
     try:
         measured: dict[int, placement_score.Measured] = {}
-        with tempfile.TemporaryDirectory(prefix="fmplace-", dir="/var/tmp") as folder:
+        with tempfile.TemporaryDirectory(prefix="fmplace-", dir=plan.folder) as folder:
             began = time.monotonic()
             with fleet(Path(folder), nodes, arm, version, first_port=FIRST_PORT + slot * PORTS_EACH) as up:
                 words = f"{name}: up in {time.monotonic() - began:.0f} s, all slurmd {up.slurmd_mib:.0f} MiB"
@@ -226,7 +244,7 @@ def _lane(plan: Plan, name: str, seed: int, version: Version, slots: list[int]) 
                     jobs = placement_jobs.mix(
                         plan.nodes, load / 100, seed=seed, window_s=plan.window_s, mean_s=plan.mean_s
                     )
-                    runs, known = up.play(jobs, fewest)
+                    runs, known = up.play(jobs, fewest, stop)
                     measured[load] = placement_score.measure(fabric, runs, known)
     finally:
         slots.append(slot)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,15 +52,19 @@ class Fleet:
             found += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
         return found / 1024
 
-    def play(self, jobs: Sequence[Job], fewest_leaves: Mapping[int, int]) -> tuple[dict[int, Run], dict[int, Job]]:
+    def play(
+        self, jobs: Sequence[Job], fewest_leaves: Mapping[int, int], stop: threading.Event
+    ) -> tuple[dict[int, Run], dict[int, Job]]:
         """Submit each job at its time, wait for all, and return what became of them by job id, and the jobs by job id.
 
         Where the arm's jobs ask, they ask for `fewest_leaves` switches of their size and wait up to their own length for them.
+        Raise InterruptedError soon after `stop` is set.
         """
         known: dict[int, Job] = {}
         begin = time.monotonic()
         for job in jobs:
-            time.sleep(max(0.0, begin + job.arrival_s - time.monotonic()))
+            if stop.wait(max(0.0, begin + job.arrival_s - time.monotonic())):
+                raise InterruptedError("the bench was stopped")
             argv = ["sbatch", "--parsable", f"--nodes={job.nodes}", f"--time={job.limit_min}", "--exclusive"]
             if self._arm.asks:
                 patience_s = job.limit_min
@@ -71,7 +76,8 @@ class Fleet:
             if time.monotonic() > deadline:
                 left = self._controller.ask("squeue", "--noheader", "--format=%i %T %D %r").splitlines()
                 raise TimeoutError(f"{len(left)} jobs are left after {DRAIN_S:.0f} s, the first of them {left[0]}")
-            time.sleep(0.2)
+            if stop.wait(0.2):
+                raise InterruptedError("the bench was stopped")
         lines = (self._controller.folder / "slurmctld.log").read_text().splitlines()
         found = {number: run for number, run in runs(lines).items() if number in known}
         self._hold_against_squeue(found, known, lines)

@@ -37,6 +37,6 @@ def test_jobs_run_closer_together_where_slurm_knows_the_fabric() -> None:
     ("options", "word"), [(["--arms=tree-9"], "tree-9"), (["--nodes=8"], "--nodes"), (["--loads=0"], "--loads")]
 )
 def test_an_option_that_makes_no_sense_is_refused(options: list[str], word: str) -> None:
-    done = bench("--inside", *options)
+    done = bench("--inside=/nowhere", *options)
     assert done.returncode == 2
     assert word in done.stderr
