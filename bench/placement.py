@@ -2,7 +2,7 @@
 
 A real slurmctld and a real slurmd for each of 256 nodes run the same seeded jobs once for each arm; each job is judged by the
 true fabric, whatever Slurm was told. The default takes about eight minutes; `--full` adds loads, stale maps and jobs that ask
-for few switches, and takes about three quarters of an hour. Exit 0 whatever was measured; 3 without root or Slurm.
+for few switches, and takes about 35 minutes. Exit 0 whatever was measured; 3 without root or Slurm.
 """
 
 from __future__ import annotations
