@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -84,10 +85,21 @@ def say_fields(
 
 
 def write_named(path: str, text: str) -> None:
-    """Write a file that a person named, whole or not at all. Raise UsageError where its folder is not there, or it is one."""
-    folder = os.path.dirname(path) or "."
+    """Write a file that a person named, whole or not at all; a link is followed, mode and owner stay.
+
+    Raise UsageError where its folder is not there, or where something has the name that is no file: a folder, a device, a pipe.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real) or "."
     if not os.path.isdir(folder):
         raise UsageError(f"{path}: there is no folder {folder}", remedy="Make it, or correct the path")
-    if os.path.isdir(path):
+    try:
+        state = os.stat(real)
+    except FileNotFoundError:
+        write_atomic(real, text)
+        return
+    if stat.S_ISDIR(state.st_mode):
         raise UsageError(f"{path} is a folder", remedy="Name a file in it")
-    write_atomic(path, text)
+    if not stat.S_ISREG(state.st_mode):
+        raise UsageError(f"{path} is no regular file", remedy="Name a file; what is printed can be sent anywhere")
+    write_atomic(real, text, mode=stat.S_IMODE(state.st_mode), owner=(state.st_uid, state.st_gid))

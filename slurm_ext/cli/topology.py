@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import os
 import sys
-from pathlib import Path
+import time
 from typing import Any
 
 import click
@@ -27,14 +27,17 @@ from slurm_ext.cli.topology_render import (
 from slurm_ext.cli.topology_source import discovered, source_options, tree_of, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.errors import FindingError, UsageError
-from slurm_ext.slurm import connect
-from slurm_ext.slurm.conf_file import bare
+from slurm_ext.slurm import conf_file, connect
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.protocol import Slurm
-from slurm_ext.topology import drift, render_text
+from slurm_ext.topology import drift, keep, memory, render_text
+from slurm_ext.topology.look import of_slurm
 from slurm_ext.topology.order import spread
-from slurm_ext.topology.running import running
-from slurm_ext.topology.written import FILES
+from slurm_ext.topology.running import placed, running
+from slurm_ext.topology.written import DEFAULT, FILES
+
+#: Files of more lines than this together are compared, and not shown side by side.
+_MOST_LINES = 200_000
 
 
 @click.group(invoke_without_command=True)
@@ -49,7 +52,10 @@ def topology(context: click.Context) -> None:
 @source_options
 @format_options
 @click.option("-o", "--output", default="", help="write this file, atomically, instead of printing")
-def generate(how: How, output: str, **sources: Any) -> None:
+@click.option(
+    "--force", is_flag=True, help="replace a file that somebody else wrote or changed; a copy stays beside it"
+)
+def generate(how: How, output: str, force: bool, **sources: Any) -> None:
     """Print where the nodes sit: as a file that Slurm reads, as commands, as a list of hosts, or as a picture."""
     settings = site_settings()
     tree, origin = wanted_tree(settings, **sources)
@@ -57,10 +63,21 @@ def generate(how: How, output: str, **sources: Any) -> None:
     for note in notes:
         say_text(f"fmslurm: {note}", err=True)
     if output:
-        write_named(output, text)
-        say_text(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes", err=True)
+        copy = _write(output, text, how.format, force)
+        say_text(f"wrote {output}: {len(tree.switches)} switches, {len(tree.paths())} nodes{copy}", err=True)
     else:
         say_text(text, nl=False)
+
+
+def _write(path: str, text: str, format_: str, force: bool) -> str:
+    """Write a file; one of Slurm's only where it is ours, or nothing, or a person says so. Return where a copy lies, in words."""
+    if format_ not in FILES or not os.path.isdir(os.path.dirname(os.path.realpath(path)) or ".") or os.path.isdir(path):
+        write_named(path, text)
+        return ""
+    held = conf_file.look(path)
+    conf_file.refuse_foreign(held, force=force)
+    kept = conf_file.replace(held, text, when=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    return f"; what was there: {kept.copy}" if kept.copy and held.state != conf_file.OURS else ""
 
 
 @topology.command()
@@ -95,13 +112,13 @@ def diff(how: How, file: str, **sources: Any) -> None:
             raise UsageError(f"which file is to be compared with {how.format}?", remedy="Name one")
         found = running(connect(settings), settings, how.format, elsewhere=True)
         file = os.path.join(found.folder, FILES[how.format])
-    try:
-        old = Path(file).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        old = ""
+    old = conf_file.look(file).text
     new, _ = text_of(settings, how, tree, origin)
-    lines = difflib.unified_diff(bare(old).splitlines(True), bare(new).splitlines(True), file, "generated")
-    text = "".join(lines)
+    was, now = (conf_file.bare(text).splitlines(True) for text in (old, new))
+    if len(was) + len(now) > _MOST_LINES and was != now:
+        say_text(f"{file} differs: {len(was)} lines, and {len(now)} would be written")
+        sys.exit(1)
+    text = "".join(difflib.unified_diff(was, now, file, "generated"))
     say_text(text, nl=False)
     if text:
         sys.exit(1)
@@ -117,32 +134,32 @@ def check(how: How, as_json: bool, **sources: Any) -> None:
     A topology.yaml of ours is held by its default, the tree. Nodes that do not run now and sit nowhere are no difference.
     """
     settings = site_settings()
-    found = discovered(settings, **sources)
-    tree, _ = tree_of(found)
-    wanted = wanted_paths(settings, how, tree)
     slurm = connect(settings)
-    paths = slurm.topology()
-    if how.format == "block":  # what stands above a block is Slurm's own sum of neighbours
-        paths = {node: path[-1:] for node, path in paths.items()}
-    away = {one.node for one in found.placements if not one.path and not one.instance_id} - found.unasked
-    moved = drift.moves(wanted, paths, away=away)
+    there = running(slurm, settings, how.format, elsewhere=True)
+    found, off = of_slurm(discovered(settings, **sources), there)
+    # As `apply` sees it: nodes that went keep the place that they had.
+    kept = keep.keep(
+        found.placements, memory.read(settings).placements, unasked=found.unasked, unheard=found.unheard, off=off
+    )
+    tree, origin = tree_of(found._replace(placements=kept.placements))
+    wanted = wanted_paths(settings, how, tree)
+    paths = placed(slurm, there.version, DEFAULT, tree=how.format != "block")
+    moved = drift.moves(wanted, paths, away=kept.away)
     real = [move for move in moved if move.kind != drift.LEFT]
     paid = drift.cost(wanted, paths, _running_jobs(slurm))
     if as_json:
         rows = [{"node": move.node, "kind": move.kind, "wanted": move.now, "found": move.was} for move in moved]
         costs = {"leaves_per_leaf": round(paid.leaves_per_leaf, 4), "jobs": [job._asdict() for job in paid.jobs]}
-        say_json({"nodes": len(wanted), "differences": rows, "cost": costs})
+        say_json({"nodes": len(there.known), "differences": rows, "cost": costs})
         sys.exit(1 if real else 0)
     for line in (*drift.words(moved), *drift.cost_words(paid)):
         say_text(line)
     if real:
         raise FindingError(
-            f"Slurm's topology differs on {len({move.node for move in real})} of {len(wanted)} nodes",
+            f"Slurm's topology differs on {len({move.node for move in real})} of {len(there.known)} nodes",
             remedy="`fmslurm topology apply --dry-run` shows the smallest change that mends it",
         )
-    say_text(
-        f"all {len(wanted)} nodes sit in Slurm where {found.origin} says" if not moved else "no other node differs"
-    )
+    say_text(f"all {len(wanted)} nodes sit in Slurm where {origin} says" if not moved else "no other node differs")
 
 
 def _running_jobs(slurm: Slurm) -> dict[str, list[str]]:

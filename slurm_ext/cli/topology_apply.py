@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import signal
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -16,7 +15,7 @@ from slurm_ext.cli.topology_source import chosen, discovered, reach, source_opti
 from slurm_ext.config.locate import settings as site_settings
 from slurm_ext.config.locate import trail_path
 from slurm_ext.config.model import CHOICES, Settings, machine_name
-from slurm_ext.errors import FindingError, FmslurmError, LackingError, PartlyDoneError
+from slurm_ext.errors import FindingError, FmslurmError, LackingError, PartlyDoneError, SlurmError
 from slurm_ext.events import Event
 from slurm_ext.shared import in_child
 from slurm_ext.slurm import connect
@@ -24,9 +23,11 @@ from slurm_ext.slurm.journal import Journal
 from slurm_ext.topology import memory
 from slurm_ext.topology.apply import Done, Site, carry_out, evidence
 from slurm_ext.topology.change import LEVELS, NODE_UPDATE, Limits, Plan
+from slurm_ext.topology.discover import Discovered
 from slurm_ext.topology.look import Look, choice_of, look, noted
-from slurm_ext.topology.running import running
-from slurm_ext.topology.watch import tick
+from slurm_ext.topology.running import Running, running
+from slurm_ext.topology.undisturbed import undisturbed
+from slurm_ext.topology.watch import recovered, settled, tick
 
 #: A reconfigure of a large tree takes minutes (seconds).
 _TIMEOUT_S = 180.0
@@ -52,8 +53,9 @@ _FORMAT = click.option(
 @click.option("--by", type=click.Choice(_BY), help="how far it may go (default: topology.apply)")
 @click.option("--now", "at_once", is_flag=True, help="do not wait for topology.min_interval_min, nor after a refusal")
 @click.option(
-    "--force", is_flag=True, help="replace a file of somebody else's (a copy stays), or take a large loss of places"
+    "--force", is_flag=True, help="replace a file of somebody else's (a copy stays), or try what Slurm refused"
 )
+@click.option("--accept-loss", is_flag=True, help="take it that the places of most running nodes are told no more")
 @click.option("--reason", default="", help="why; it goes into the trail")
 @DRY_RUN
 @AS_JSON
@@ -62,6 +64,7 @@ def apply(
     by: str | None,
     at_once: bool,
     force: bool,
+    accept_loss: bool,
     reason: str,
     dry_run: bool,
     as_json: bool,
@@ -78,39 +81,47 @@ def apply(
         settings.topology.min_interval_min * 60,
         settle=False,
         force=force,
+        accept_loss=accept_loss,
         at_once=at_once,
     )
-
-    def looked() -> Look:
-        found = running(slurm, settings, format_ or settings.topology.format)
-        places = discovered(settings, **sources)
-        now = time.time()
-        one = look(slurm, found, places, choice_of(settings, found.format), memory.read(settings), limits, now=now)
-        for note in one.notes[len(places.notes) :]:
-            say_text(f"fmslurm: {note}", err=True)
-        return one
-
+    who = {"actor": actor().data(), "why": reason.strip()}
+    event = Event("topology.change", room="topology", node=machine_name(), config=settings.source_hash[:12], data=who)
+    site = Site(slurm, settings, Journal(trail_path(settings), settings.site.share, machine_name()), event)
+    found = _running(site, format_ or settings.topology.format, dry_run=dry_run)
+    places = discovered(settings, **sources)
     if dry_run:
-        one = looked()
+        one = _look(site, found, places, limits)
         _say_plan(one, as_json, dry_run=True)
         return
     with memory.locked(settings):
-        one = looked()
+        one = _look(site, found, places, limits)
         _refuse(one.plan)
         if not one.plan.differs:
+            settled(settings, one)
             _say_plan(one, as_json, dry_run=False)
             return
-        event = Event(
-            "topology.change",
-            room="topology",
-            node=machine_name(),
-            config=settings.source_hash[:12],
-            data={"actor": actor().data(), "why": reason.strip()},
-        )
-        journal = Journal(trail_path(settings), settings.site.share, machine_name())
-        held = noted(one.memory, one.plan, one.digest, now=time.time())
-        done = carry_out(Site(slurm, settings, journal, event), one._replace(memory=held))
+        held = noted(one.memory._replace(trouble=""), one.plan, one.digest, now=time.time())
+        done = carry_out(site, one._replace(memory=held))
     _say_done(one, done, as_json)
+
+
+def _running(site: Site, format_: str, *, dry_run: bool) -> Running:
+    """Return what runs; where slurmctld died of a change that was killed, it is brought back first."""
+    try:
+        return running(site.slurm, site.settings, format_)
+    except SlurmError:
+        if dry_run or not (said := recovered(site)):
+            raise
+        say_text(f"fmslurm: {said}", err=True)
+        return running(site.slurm, site.settings, format_)
+
+
+def _look(site: Site, found: Running, places: Discovered, limits: Limits) -> Look:
+    held, choice = memory.read(site.settings), choice_of(site.settings, found.format)
+    one = look(site.slurm, found, places, choice, held, limits, now=time.time())
+    for note in one.notes[len(places.notes) :]:
+        say_text(f"fmslurm: {note}", err=True)
+    return one
 
 
 def _refuse(plan: Plan) -> None:
@@ -157,7 +168,9 @@ def _say_done(one: Look, done: Done, as_json: bool) -> None:
         remedy = "See `fmslurm events --event topology.change`"
         if not done.up:
             raise LackingError(done.words, remedy="Start slurmctld, and see its log")
-        raise FindingError(done.words, remedy=remedy) if done.rolled_back else FmslurmError(done.words, remedy=remedy)
+        raise (
+            FindingError(done.words, remedy=remedy) if done.rolled_back else PartlyDoneError(done.words, remedy=remedy)
+        )
     if one.plan.later:
         raise PartlyDoneError("the file is written, and Slurm does not read it yet", remedy=one.plan.later)
 
@@ -176,42 +189,46 @@ def watch(once: bool, **sources: Any) -> None:
 
     Runs as fmslurm-topology.service where slurmctld runs; one line for each look that says something new.
     """
-    before = ""
+    before: tuple[object, ...] = ()
     while True:
-        words, failed, pause_s = _looked(sources) if once else _in_child(sources)
-        if words != before or once:
-            say_text(words)
-        before = words
+        seen = _looked(sources) if once else _in_child(sources)
+        for note in seen.notes if seen.notes != before[1:] else ():
+            say_text(f"fmslurm: {note}", err=True)
+        if (seen.words,) != before[:1] or once:
+            say_text(seen.words)
+        before = (seen.words, *seen.notes)
         if once:
-            if failed:
+            if seen.failed:
                 raise FindingError("the look failed, or the change")
             return
-        time.sleep(pause_s)
+        time.sleep(seen.pause_s)
 
 
-def _looked(sources: dict[str, Any]) -> tuple[str, bool, float]:
-    """Look once; return what came of it in words, whether it failed, and after how many seconds the next is due."""
-    pause_s = Settings().topology.watch_interval_min * 60
+class _Seen(NamedTuple):
+    """What came of a look, and after how many seconds the next is due."""
+
+    words: str
+    failed: bool
+    notes: tuple[str, ...] = ()
+    pause_s: float = Settings().topology.watch_interval_min * 60
+
+
+def _looked(sources: dict[str, Any]) -> _Seen:
     try:
         settings = site_settings()
-        pause_s = settings.topology.watch_interval_min * 60
         slurm = connect(settings, timeout_s=_TIMEOUT_S)
         found = tick(settings, slurm, chosen(settings, **sources), reach(settings), trail_path(settings))
     except FmslurmError as exc:
-        return f"not looked: {exc}", True, pause_s
-    return found.words, found.failed, pause_s
+        return _Seen(f"not looked: {exc}", True)
+    return _Seen(found.words, found.failed, found.notes, settings.topology.watch_interval_min * 60)
 
 
-def _in_child(sources: dict[str, Any]) -> tuple[str, bool, float]:
+def _in_child(sources: dict[str, Any]) -> _Seen:
     """Look in a child: what boto3 keeps for each client is gone with it, and a look that hangs ends."""
     # Whoever stops the watch waits until a change that has begun is finished, or put back.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
+    with undisturbed():
         found = in_child(lambda: list(_looked(sources)), _LOOK_S)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if found is None:
-        words = f"not looked: it came to no end within {_LOOK_S / 60:.0f} min, or broke off"
-        return words, True, Settings().topology.watch_interval_min * 60
-    words, failed, pause_s = found
-    return words, failed, pause_s
+        return _Seen(f"not looked: it came to no end within {_LOOK_S / 60:.0f} min, or broke off", True)
+    words, failed, notes, pause_s = found
+    return _Seen(words, failed, tuple(notes), pause_s)

@@ -114,7 +114,7 @@ MEANINGS: dict[str, str] = {
     "topology.apply": "How far the watch may go where mode.topology enforces: never writes nothing, the others write the file, too.",
     "topology.min_interval_min": "At least so long between two changes that take a reconfigure or a restart.",
     "topology.max_switches": "A larger tree merges sibling leaves, or leaves out tiers. 1000 switches take slurmctld some 1.5 s whenever it"
-    " starts or is reconfigured, twice as many eight times as long.",
+    " starts or is reconfigured, twice as many eight times as long. 0: any number.",
     "topology.format": "Which file: as the running Slurm reads (auto), or one of topology.conf's two, or topology.yaml.",
     "topology.block_size": "Planning base of blocks in nodes. 0: the size of the NVLink domains.",
     "topology.capacity_blocks": "Take a capacity block for one NVLink domain where nobody says better.",

@@ -65,7 +65,7 @@ RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("resume", "poll_s"): (0.1, 3_600),
     ("resume", "epilog_hold_s"): (0, 60),
     ("staging", "bandwidth_percent"): (1, 100),
-    ("topology", "max_switches"): (1, 1_000_000),
+    ("topology", "max_switches"): (0, 1_000_000),
     ("topology", "block_size"): (0, 65_536),
     ("topology", "watch_interval_min"): (0.1, 1_440),
 }

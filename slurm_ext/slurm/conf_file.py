@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -40,10 +41,12 @@ class Held(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What was replaced, and where a copy of it lies (empty: nothing was there)."""
+    """What was replaced, where a copy of it lies (empty: nothing was there), and what was written in its place, and when."""
 
     before: Held
     copy: str = ""
+    written: str = ""
+    when: str = ""
 
 
 def stamped(text: str) -> str:
@@ -104,39 +107,85 @@ def refuse_foreign(held: Held, *, force: bool) -> None:
     raise UsageError(f"{held.path} {whose}", remedy="--force replaces it; a copy of it stays beside it")
 
 
-def replace(held: Held, text: str, *, when: str) -> Kept:
-    """Write `text` in the place of what was looked at, whole or not at all, and keep a copy of what was there.
+def keep(held: Held, text: str, *, when: str) -> Kept:
+    """Put a copy of what was looked at beside it, and return how `put` writes `text` in its place.
 
     A file of ours leaves one copy, PATH.fmslurm-previous; one of somebody else's a copy of its own, named by `when` (a time as
-    it may stand in a file's name). Mode and owner stay. Raise UsageError where the file changed since it was looked at, and
-    LackingError where it cannot be written: what was there is untouched then.
+    it may stand in a file's name). Raise UsageError where the file changed since it was looked at, LackingError where there is no
+    room.
     """
     if look(held.path) != held:
         raise UsageError(f"{held.path} changed while it was looked at", remedy="Run this again")
     try:
-        kept = Kept(held, _copy(held, when))
-        _put(held, text)
+        _sweep(held.path)
+        return Kept(held, _copy(held, when), text, when)
     except OSError as exc:
-        raise LackingError(
-            f"{held.path} is as it was: a new one cannot be written: {exc.strerror}",
-            remedy=f"Make room in {os.path.dirname(held.path)}, or run this as root",
-        ) from exc
+        raise _unwritten(held.path, exc) from exc
+
+
+def put(kept: Kept) -> None:
+    """Write what is to be in a file's place, whole or not at all; mode and owner stay. Raise LackingError where it cannot be."""
+    try:
+        _put(kept.before, kept.written)
+    except OSError as exc:
+        raise _unwritten(kept.before.path, exc) from exc
+
+
+def replace(held: Held, text: str, *, when: str) -> Kept:
+    """Keep a copy of what was looked at and write `text` in its place; as `keep` and `put`."""
+    kept = keep(held, text, when=when)
+    put(kept)
     return kept
 
 
-def restore(kept: Kept) -> None:
-    """Put back what was replaced: its text, or nothing where nothing was. Raise LackingError where that cannot be done."""
+def _unwritten(path: str, exc: OSError) -> LackingError:
+    return LackingError(
+        f"{path} is as it was: a new one cannot be written: {exc.strerror}",
+        remedy=f"Make room in {os.path.dirname(path)}, or run this as root",
+    )
+
+
+def restore(kept: Kept) -> str:
+    """Put back what was replaced: its text, or nothing where nothing was.
+
+    What somebody else wrote there meanwhile is kept, and its path returned. On a full disk the copy itself takes the place.
+    Raise LackingError where nothing can be done.
+    """
     before = kept.before
     try:
-        if before.state != MISSING:
+        now = look(before.path)
+        theirs = "" if now.text in (kept.written, before.text) or now.state == MISSING else _keep(now, kept.when)
+        if before.state == MISSING:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(before.path)
+            sync_folder(os.path.dirname(before.path) or ".")
+            return theirs
+        try:
             _put(before, before.text)
-            return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(before.path)
-        sync_folder(os.path.dirname(before.path) or ".")
+        except OSError:
+            if not kept.copy:
+                raise
+            os.replace(kept.copy, before.path)  # takes no room
+            sync_folder(os.path.dirname(before.path) or ".")
     except OSError as exc:
         remedy = f"Copy {kept.copy} over it" if kept.copy else "Remove it"
         raise LackingError(f"{before.path} cannot be put back: {exc.strerror}", remedy=remedy) from exc
+    return theirs
+
+
+#: A temporary file that a killed process left is older than this (seconds); nobody writes for so long.
+_OLD_S = 3600.0
+
+
+def _sweep(path: str) -> None:
+    """Remove temporary files of ours (files.write_atomic) that were left beside a file by a process that was killed."""
+    folder, name = os.path.split(path)
+    left = re.compile(rf"\.{re.escape(name)}(\.before-fmslurm-[^/]*|\.fmslurm-previous)?\.[0-9a-f]{{12}}")
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder or "."):
+            state = entry.stat(follow_symlinks=False)
+            if left.fullmatch(entry.name) and stat.S_ISREG(state.st_mode) and time.time() - state.st_mtime > _OLD_S:
+                os.unlink(entry.path)
 
 
 def _copy(held: Held, when: str) -> str:
@@ -147,6 +196,12 @@ def _copy(held: Held, when: str) -> str:
         path = f"{held.path}.fmslurm-previous"
         write_atomic(path, content, mode=held.mode)
         return path
+    return _keep(held, when)
+
+
+def _keep(held: Held, when: str) -> str:
+    """Put a copy of somebody else's file beside it, by a name that nothing has, and return its path."""
+    content = held.text.encode("utf-8", "surrogateescape")
     number = 1
     while True:
         path = f"{held.path}.before-fmslurm-{when}" + (f"-{number}" if number > 1 else "")

@@ -6,6 +6,7 @@ What Slurm does was tried on 22.05.8, 24.11.5 and 26.05.5; what of it belongs to
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -41,14 +42,18 @@ RECONFIGURE_SWAPS_PLUGIN = (23, 11)
 #: A topology that Slurm refused is tried again after this at the latest (seconds).
 _REFUSED_S = 7 * 86_400.0
 
+#: Names of the topologies in a topology.yaml of ours.
+_TOPOLOGIES = re.compile(r"^- topology: (\S+)$", re.MULTILINE)
+
 #: 25.11.0 to .2 lose what they were told of nodes (T24405).
 _NO_UPDATES = {(25, 11, 0), (25, 11, 1), (25, 11, 2)}
 
 
 class Seen(NamedTuple):
     """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
-    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `stale`
-    how many switches of the running tree have no node below, `controllers` where slurmctlds listen."""
+    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `beside`
+    somebody else's file that Slurm reads now and would read no more, `stale` how many switches of the running tree have no node
+    below, `controllers` where slurmctlds listen."""
 
     version: Version
     plugin: str
@@ -56,6 +61,7 @@ class Seen(NamedTuple):
     known: frozenset[str]
     held: Held
     wins: str = ""
+    beside: str = ""
     stale: int = 0
     controllers: tuple[tuple[str, int], ...] = ()
 
@@ -81,12 +87,14 @@ class Past(NamedTuple):
 
 class Limits(NamedTuple):
     """How far it may go: the highest of LEVELS (or `never`), seconds between two reconfigures, whether a difference must have
-    been seen before (a daemon) or not (a person), whether a person overrides the file's owner, refusals and loss."""
+    been seen before (a daemon) or not (a person), and what a person overrides: the file's owner and a refusal (`force`), places that
+    are lost (`accept_loss`), and waiting (`at_once`)."""
 
     ceiling: str = NEVER
     interval_s: float = 1800.0
     settle: bool = True
     force: bool = False
+    accept_loss: bool = False
     at_once: bool = False
 
 
@@ -124,7 +132,8 @@ def plan(
     if not needed.differs:
         return needed
     for why in (
-        None if limits.force else _lost(wanted, seen, away),
+        _other_plugin(wanted, seen),
+        None if limits.accept_loss else _lost(wanted, seen, away),
         None if limits.force else _foreign(seen, needed),
         _too_much(limits, needed),
     ):
@@ -140,7 +149,7 @@ def plan(
             words = f"Slurm did not take this very topology ({refusal.words}), and is asked again"
             return needed._replace(wait_until=until, waits_for=words)
     # A fleet that starts is never the same twice: what differs for as long as an interval is old enough all the same.
-    young = not past.differs or now - past.differs_since < limits.interval_s
+    young = not past.differs or 0 <= now - past.differs_since < limits.interval_s
     if limits.settle and past.differs != digest and young:
         return needed._replace(wait_until=now, waits_for="the same answer a second time")
     passed = now - past.acted_at
@@ -159,9 +168,8 @@ def _needed(wanted: Written, digest: str, seen: Seen, past: Past, away: Collecti
     if not _is_read(wanted, seen):
         if same_file:
             return plain._replace(why="the file is there, and Slurm does not read it", later=_reader(wanted, seen))
-        return plain._replace(
-            level=FILE, why="the file is not there, and Slurm does not read it", later=_reader(wanted, seen)
-        )
+        why = "the file is not there" if seen.held.state == MISSING else "the file says otherwise"
+        return plain._replace(level=FILE, why=f"{why}, and Slurm does not read it", later=_reader(wanted, seen))
     real = [move for moved in found.values() for move in moved if move.kind != LEFT]
     gone = sum(len(moved) for moved in found.values()) - len(real)
     if not real:
@@ -186,7 +194,8 @@ def _needed(wanted: Written, digest: str, seen: Seen, past: Past, away: Collecti
 def _no_node_moved(
     plain: Plan, wanted: Written, digest: str, seen: Seen, past: Past, same_file: bool, gone: int
 ) -> Plan:
-    if same_file and past.unconfirmed == digest:
+    # Of a tree all is in the nodes' paths, which were just read.
+    if same_file and past.unconfirmed == digest and wanted.format != "tree":
         return plain._replace(level=RECONFIGURE, why="the file was written, and nobody saw Slurm take it in")
     if gone:
         words = f"{gone} {'node has' if gone == 1 else 'nodes have'} no place now, which alone changes nothing"
@@ -292,20 +301,40 @@ def refused_key(digest: str, version: Version) -> str:
     return f"{digest} {version.text}"
 
 
+def _other_plugin(wanted: Written, seen: Seen) -> tuple[str, str] | None:
+    """A topology.conf of another plugin than the one that is set stops slurmctld at its next start."""
+    reads = seen.plugin.partition("/")[2]
+    if wanted.format == "yaml" or reads not in ("tree", "block") or reads == wanted.format:
+        return None
+    return (
+        f"Slurm has TopologyPlugin={seen.plugin}, and would not start any more with a {wanted.format} in {seen.held.path}",
+        f"Write it elsewhere (`fmslurm topology generate --format {wanted.format} -o FILE`), set TopologyPlugin=topology/"
+        f"{wanted.format}, and move it there with the restart; or set topology.format to what Slurm reads",
+    )
+
+
 def _lost(wanted: Written, seen: Seen, away: Collection[str]) -> tuple[str, str] | None:
+    remedy = "See `fmslurm topology show`; --accept-loss takes it all the same"
     for name, running in seen.paths.items():
         had = [node for node, path in running.items() if is_place(path) and node not in away and node in seen.known]
         now = wanted.paths.get(name, {})
         lost = [node for node in had if not is_place(now.get(node, ()))]
         if len(lost) > max(1, len(had) // 2):
-            return (
-                f"the place of {len(lost)} of {len(had)} running nodes is no longer known: more likely an answer that is not whole",
-                "See `fmslurm topology show`; --force takes it all the same",
-            )
+            words = f"the place of {len(lost)} of {len(had)} running nodes is no longer known: more likely an answer that is not whole"
+            return words, remedy
+    gone = [name for name in _TOPOLOGIES.findall(seen.held.text) if name not in wanted.paths]
+    if wanted.format == "yaml" and seen.held.state == OURS and gone:
+        words = f"nobody tells of any node of topology {gone[0]} any more: it would be gone, and partitions may name it"
+        return words, remedy
     return None
 
 
 def _foreign(seen: Seen, needed: Plan) -> tuple[str, str] | None:
+    if needed.writes and seen.beside:
+        words = (
+            f"{seen.beside}, which Slurm reads now, was not written by fmslurm, and {seen.held.path} would win over it"
+        )
+        return words, "`fmslurm topology apply --force` writes it all the same; the other file stays as it is"
     if not needed.writes or seen.held.state not in (EDITED, FOREIGN):
         return None
     whose = "was changed by hand since fmslurm wrote it" if seen.held.state == EDITED else "was not written by fmslurm"

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.build import HOLDING
 
-#: What became of a node. arrived: its place is known now. moved: it sits elsewhere. left: it sits nowhere now (powered down).
-#: added: Slurm's topology does not have it. gone: only Slurm's topology has it.
-ARRIVED, MOVED, LEFT, ADDED, GONE = "arrived", "moved", "left", "added", "gone"
+#: What became of a node. arrived: its place is known now. moved: it sits elsewhere. left: it does not run, and sits nowhere. lost:
+#: it may run, and nobody tells its place any more. added: Slurm's topology does not have it. gone: only Slurm's topology has it.
+ARRIVED, MOVED, LEFT, LOST, ADDED, GONE = "arrived", "moved", "left", "lost", "added", "gone"
 
 Paths = Mapping[str, tuple[str, ...]]
 
@@ -58,8 +58,10 @@ def moves(wanted: Paths, running: Paths, *, away: Collection[str] = ()) -> list[
 
 def _kind(was: tuple[str, ...], now: tuple[str, ...], away: bool) -> str:
     known, knew = is_place(now), is_place(was)
-    if knew and not known and (now or away):
+    if knew and not known and away:
         return LEFT
+    if knew and not known and now:
+        return LOST
     if not was:
         return ADDED
     if not now:
@@ -147,6 +149,8 @@ def _way(move: Move) -> str:
         return f"is only in Slurm's topology: {was}"
     if move.kind == LEFT:
         return f"has no place now (it does not run): was {was}"
+    if move.kind == LOST:
+        return f"has a place no more, though it may run: was {was}"
     if move.kind == ARRIVED:
         return f"has a place now: {now}"
     return f"moved: {was} -> {now}"

@@ -23,19 +23,21 @@ def keep(
     *,
     unasked: Collection[str] = (),
     unheard: Collection[str] = (),
+    off: Collection[str] | None = None,
     away_too: bool = True,
 ) -> Kept:
     """Return the placements with what was known of nodes that nobody could ask for now.
 
     An instance does not move while it runs: one that could not be asked for (`unasked`: throttled, refused) sits where it sat,
-    and one whose NVLink domain nobody told (`unheard`) is in the domain that it was in.
-    A node without an instance sits nowhere; with `away_too` it keeps its last place, since that it went is no reason to change
-    anything: Slurm cannot use it before it comes back, and then its place is known.
+    and one whose NVLink domain nobody told (`unheard`) is in the domain that it was in. A node without an instance (of those in
+    `off`, where somebody says which are) sits nowhere; with `away_too` it keeps its last place, since that it went is no reason to
+    change anything: Slurm cannot use it before it comes back, and then its place is known.
     """
     found, silent, away = [], [], []
     for placement in placements:
         before = past.get(placement.node)
-        if not placement.path and not placement.instance_id and placement.node not in unasked:
+        is_off = off is None or placement.node in off
+        if not placement.path and not placement.instance_id and placement.node not in unasked and is_off:
             away.append(placement.node)
             if away_too and before is not None:
                 placement = placement._replace(

@@ -63,24 +63,30 @@ def look(
             "only the running Slurm tells where nodes sit, which is no reason to change it",
             remedy="Set topology.source to ec2 or file; see the notes for why the others do not tell",
         )
-    places = _of_slurm(places, found.known)
-    first = _look(slurm, found, places, choice, held, limits, now=now, away_too=True)
+    places, off = of_slurm(places, found)
+    first = _look(slurm, found, places, choice, held, limits, off, now=now, away_too=True)
     if LEVELS.index(first.plan.level) < LEVELS.index(RECONFIGURE):
         return first
     # Slurm reads everything anew: nodes that went are told now, too.
-    return _look(slurm, found, places, choice, held, limits, now=now, away_too=False)
+    return _look(slurm, found, places, choice, held, limits, off, now=now, away_too=False)
 
 
-def _of_slurm(places: Discovered, known: frozenset[str]) -> Discovered:
-    """Return the places of the nodes that Slurm has, all of them: one below no switch would never get a job."""
+def of_slurm(places: Discovered, found: Running) -> tuple[Discovered, frozenset[str]]:
+    """Return the places of the nodes that Slurm has, all of them, since one below no switch would never get a job; and those of
+    which somebody says that they do not run: the source, by naming them without an instance, or Slurm."""
     named = {placement.node for placement in places.placements}
     notes = list(places.notes)
-    if missing := sorted(known - named):
-        notes.append(f"nobody tells the place of {short(missing)}: in a holding leaf")
-    if more := sorted(named - known):
+    missing = sorted(found.known - named)
+    silent = [node for node in missing if node not in found.off]
+    if silent:
+        notes.append(f"nobody tells the place of {short(silent)}")
+    if more := sorted(named - found.known):
         notes.append(f"Slurm has no nodes {short(more)}: left out")
-    kept = [placement for placement in places.placements if placement.node in known]
-    return places._replace(placements=[*kept, *map(Placement, missing)], notes=notes)
+    kept = [placement for placement in places.placements if placement.node in found.known]
+    everybody = [*kept, *map(Placement, missing)]
+    return places._replace(placements=everybody, notes=notes, unasked=places.unasked | set(silent)), frozenset(
+        named | found.off
+    )
 
 
 def _look(
@@ -90,19 +96,27 @@ def _look(
     choice: Choice,
     held: Memory,
     limits: Limits,
+    off: frozenset[str],
     *,
     now: float,
     away_too: bool,
 ) -> Look:
     kept = keep.keep(
-        places.placements, held.placements, unasked=places.unasked, unheard=places.unheard, away_too=away_too
+        places.placements,
+        held.placements,
+        unasked=places.unasked,
+        unheard=places.unheard,
+        off=off,
+        away_too=away_too,
     )
     wanted = made(kept.placements, choice, places.origin, found)
     digest = conf_file.digest(essence(wanted.text))
     there = seen(slurm, found, wanted)
     planned = plan(wanted, digest, there, held.past, limits, now=now, away=kept.away)
+    trouble = [f"nothing is remembered: {held.trouble}"] if held.trouble else []
     notes = (
         *places.notes,
+        *trouble,
         *kept.notes,
         *wanted.notes,
         *(f"{f.severity}: {f.reason} ({f.rule})" for f in wanted.findings),

@@ -24,13 +24,26 @@ _MAX_BYTES = 256 << 20
 _MAX_REFUSED = 20
 
 
+class Undo(NamedTuple):
+    """How a change that was begun is undone by whoever finds slurmctld gone: the file, the digest of what was written there,
+    where the copy of what was there lies (empty: nothing was), and where slurmctlds listened (address and port)."""
+
+    path: str
+    written: str
+    copy: str
+    controllers: tuple[tuple[str, int], ...]
+
+
 class Memory(NamedTuple):
     """`past` is what the plan asks for; `placements` what the last file was made of, by node; `said` the digest that the trail
-    was last told of, so that it hears of each difference once."""
+    was last told of, so that it hears of each difference once; `undo` a change that was begun and has no end yet; `trouble` why
+    nothing is remembered, where something should be."""
 
     past: Past = Past()
     placements: Mapping[str, Placement] = {}
     said: str = ""
+    undo: Undo | None = None
+    trouble: str = ""
 
 
 def path_of(settings: Settings) -> str:
@@ -39,28 +52,43 @@ def path_of(settings: Settings) -> str:
 
 
 def read(settings: Settings) -> Memory:
-    """Return what is remembered; nothing where there is nothing, or where it cannot be read or is no such file."""
+    """Return what is remembered; nothing where there is nothing, or (with the reason) where it cannot be read or is no such file."""
+    path = path_of(settings)
     try:
-        data = json.loads(read_trusted(path_of(settings), max_bytes=_MAX_BYTES))
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            return Memory()
+        data = json.loads(read_trusted(path, max_bytes=_MAX_BYTES))
         past = data["past"]
-        refused = {
-            str(key): Refusal(float(at), int(times), str(words)) for key, (at, times, words) in past["refused"].items()
-        }
+        if data["schema"] != SCHEMA:
+            return Memory(trouble=f"{path} is of another version")
         return Memory(
             Past(
                 float(past["acted_at"]),
                 float(past["differs_since"]),
                 str(past["differs"]),
-                refused,
+                {
+                    str(key): Refusal(float(at), int(times), str(words))
+                    for key, (at, times, words) in past["refused"].items()
+                },
                 str(past["unconfirmed"]),
             ),
             {row[0]: _placement(row) for row in data["placements"]},
             str(data["said"]),
+            _undo(data["undo"]),
         )
-    except (OSError, LackingError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+    except FileNotFoundError:
         return Memory()
+    except (OSError, LackingError) as exc:
+        return Memory(trouble=f"{path}: {exc}")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError):
+        return Memory(trouble=f"{path} is no such file")
+
+
+def _undo(data: Any) -> Undo | None:
+    if data is None:
+        return None
+    path, written, copy, controllers = data
+    if not all(isinstance(word, str) for word in (path, written, copy)):
+        raise ValueError("no undo")
+    return Undo(path, written, copy, tuple((str(host), int(port)) for host, port in controllers))
 
 
 def looked_at(settings: Settings) -> float | None:
@@ -73,7 +101,7 @@ def looked_at(settings: Settings) -> float | None:
 
 def looked(settings: Settings, memory: Memory) -> None:
     """Remember a look, and when it was. Raise LackingError where that cannot be kept."""
-    if memory != read(settings) or looked_at(settings) is None:
+    if memory._replace(trouble="") != read(settings) or looked_at(settings) is None:
         write(settings, memory)
         return
     with contextlib.suppress(OSError):
@@ -96,6 +124,7 @@ def write(settings: Settings, memory: Memory) -> None:
         "schema": SCHEMA,
         "past": past._replace(refused=refused)._asdict(),
         "said": memory.said,
+        "undo": memory.undo,
         "placements": [list(placement) for placement in memory.placements.values()],
     }
     path = path_of(settings)

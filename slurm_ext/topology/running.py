@@ -16,6 +16,7 @@ from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.slurm.versions import has
 from slurm_ext.topology.backing import all_nodes
 from slurm_ext.topology.change import Seen
+from slurm_ext.topology.node_map import is_backed
 from slurm_ext.topology.render_yaml import TREE
 from slurm_ext.topology.written import DEFAULT, FILES, Written
 
@@ -30,13 +31,15 @@ _CONNECT_S = 2.0
 
 
 class Running(NamedTuple):
-    """The cluster: `folder` of its slurm.conf, `format` of the file that it reads or could read, `known` all its nodes."""
+    """The cluster: `folder` of its slurm.conf, `format` of the file that it reads or could read, `known` all its nodes,
+    `off` those with no instance behind them, as Slurm says."""
 
     version: Version
     plugin: str
     folder: str
     format: str
     known: frozenset[str]
+    off: frozenset[str] = frozenset()
     controllers: tuple[tuple[str, int], ...] = ()
 
 
@@ -51,8 +54,10 @@ def running(slurm: Slurm, settings: Settings, wanted_format: str = AUTO, *, else
     found = wanted_format
     if found == AUTO:
         found = _format(version, plugin, folder)
-    known = frozenset(node.name for node in all_nodes(slurm))
-    return Running(version, plugin, folder, found, known, _controllers(config))
+    nodes = all_nodes(slurm)
+    known = frozenset(node.name for node in nodes)
+    off = frozenset(node.name for node in nodes if not is_backed(node))
+    return Running(version, plugin, folder, found, known, off, _controllers(config))
 
 
 def _controllers(config: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
@@ -120,7 +125,15 @@ def seen(slurm: Slurm, found: Running, wanted: Written) -> Seen:
     if has(found.version, "node-topology-update"):
         stale = sum(not unit.nodes for name, held in paths.items() if held for unit in _units(slurm, name))
     held = conf_file.look(path)
-    return Seen(found.version, found.plugin, paths, found.known, held, wins, stale, found.controllers)
+    beside = ""
+    if (
+        wanted.format == "yaml"
+        and held.state == conf_file.MISSING
+        and found.plugin in ("topology/tree", "topology/block")
+    ):
+        conf = conf_file.look(os.path.join(found.folder, FILES["tree"]))
+        beside = conf.path if conf.state in (conf_file.FOREIGN, conf_file.EDITED) else ""
+    return Seen(found.version, found.plugin, paths, found.known, held, wins, beside, stale, found.controllers)
 
 
 def _units(slurm: Slurm, name: str) -> list[TopologyUnit]:

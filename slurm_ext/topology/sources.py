@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import select
+import stat
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from slurm_ext.aws.ec2 import InstanceTopology, parse_instance_topology
@@ -83,6 +86,10 @@ def recorded(path: str) -> list[InstanceTopology]:
     return found
 
 
+#: What writes into a pipe may take so long (seconds).
+_PIPE_S = 30.0
+
+
 class FromFile(NamedTuple):
     """Placements that a file names by node, without any instance."""
 
@@ -106,8 +113,7 @@ def read_file(path: str) -> FromFile | list[InstanceTopology]:
 
 def _text(path: str, remedy: str) -> str:
     try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(place_file.MAX_BYTES + 1)
+        content = _bytes(path, remedy)
     except OSError as exc:
         raise UsageError(f"{path}: {exc.strerror}", remedy=remedy) from exc
     if len(content) > place_file.MAX_BYTES:
@@ -117,6 +123,32 @@ def _text(path: str, remedy: str) -> str:
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
         raise UsageError(f"{path}, line {line}: no UTF-8 text", remedy="Save it as UTF-8") from exc
+
+
+def _bytes(path: str, remedy: str) -> bytes:
+    """Return what a file, or a pipe such as the shell's `<(...)`, holds, up to one byte more than is allowed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(kind):
+            return stream.read(place_file.MAX_BYTES + 1) or b""
+        if not stat.S_ISFIFO(kind):
+            raise UsageError(f"{path} is no regular file", remedy=remedy)
+        content = bytearray()
+        until = time.monotonic() + _PIPE_S
+        while len(content) <= place_file.MAX_BYTES:
+            ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
+            if not ready:
+                raise UsageError(f"{path}: nothing more came within {_PIPE_S:g} s", remedy=remedy)
+            chunk = stream.read(1 << 16)
+            if not chunk:
+                # A pipe that nobody has opened to write yet is at its end, too.
+                if content or time.monotonic() > until:
+                    return bytes(content)
+                time.sleep(0.05)
+                continue
+            content += chunk
+        return bytes(content)
 
 
 def join(nodes: Mapping[str, str], instances: Iterable[InstanceTopology]) -> tuple[list[Placement], Sequence[str]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import stat
 import unicodedata
 from pathlib import Path
 
@@ -100,6 +102,22 @@ def test_a_named_file_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "text\n"
 
 
+def test_what_is_no_file_is_left_alone_and_a_link_is_followed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name in ("pipe", "null"):
+        with pytest.raises(UsageError, match="no regular file"):
+            write_named(str(tmp_path / name), "text\n")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    (tmp_path / "real").write_text("before\n")
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "link").symlink_to("real")
+    write_named(str(tmp_path / "link"), "text\n")
+    assert (tmp_path / "link").is_symlink()
+    assert ((tmp_path / "real").read_text(), (tmp_path / "real").stat().st_mode & 0o777) == ("text\n", 0o600)
+
+
 @pytest.mark.parametrize("name", ["missing/out", "."])
 def test_what_cannot_be_a_file_is_a_usage_error_and_makes_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
@@ -115,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_no_error_of_ours(
     (tmp_path / "ec2.json").write_text('{"Instances": []}')
     sources = ["--nodes", str(tmp_path / "nodes.csv"), "--ec2-answer", str(tmp_path / "ec2.json")]
     assert main(["topology", "diff", *sources, str(tmp_path)]) == 3
-    assert "Is a directory" in capsys.readouterr().err
+    assert "is no regular file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/run", "file"])

@@ -172,7 +172,7 @@ def test_a_folder_that_takes_nothing_leaves_all_as_it_was(site: TopologySite) ->
     assert "Read-only file system" in said
     assert site.conf.read_text() == THEIRS
     assert site.reconfigures() == 0
-    assert [event["phase"] for event in site.events("topology.change")] == ["intent", "failed"]
+    assert not (site.folder / "log" / "events.jsonl").exists()  # nothing was begun
     site.apply("--force")
     assert site.together() == HALVES
 
@@ -225,6 +225,112 @@ def test_a_crash_in_the_middle_is_made_good(site: TopologySite) -> None:
     said = site.apply("--now")
     assert "reconfigure done" in said
     assert site.together() == sets(NODES[:2], NODES[2:])
+
+
+@pytest.mark.parametrize("way", ["apply", "watch"])
+def test_a_slurmctld_that_died_of_a_killed_change_is_brought_back(site: TopologySite, way: str) -> None:
+    """In the foreground of a supervisor, and before 23.11 always, slurmctld dies of a file that it does not take."""
+    site.apply("--force")
+    good = site.conf.read_text()
+    real = shutil.which("scontrol")
+    killed = site.folder / "killed"
+    site.script(
+        "scontrol",
+        f'if [ "$1" = reconfigure ] && [ ! -e {killed} ]; then',
+        f"  touch {killed}; kill -KILL $PPID; kill -KILL $(cat {site.controller.folder}/slurmctld.pid); exit 1",
+        "fi",
+        f'exec {real} "$@"',
+    )
+    site.put("a/b", *NODES[:2])
+    site.put("c/d", *NODES[2:])
+    assert site.run("apply", "--now", code=None).returncode == -signal.SIGKILL
+    assert site.conf.read_text() != good
+    site.stop()
+    if way == "apply":
+        said = site.apply("--now")
+        assert "slurmctld is restarted" in said
+        assert site.together() == sets(NODES[:2], NODES[2:])
+    else:
+        assert "slurmctld is restarted" in site.run("watch", "--once").stdout
+        assert site.conf.read_text() == good
+        assert site.together() == HALVES
+    assert [event["phase"] for event in site.events("topology.rolled-back")] == ["done"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_who_asks_it_to_end_in_the_middle_waits_for_the_end(site: TopologySite, number: signal.Signals) -> None:
+    site.apply("--force")
+    site.put("a/b", *NODES[:2])
+    site.put("c/d", *NODES[2:])
+    real = shutil.which("scontrol")
+    site.script(
+        "scontrol",
+        f'if [ "$1" = reconfigure ]; then kill -{number.value} $PPID; fi',
+        f'exec {real} "$@"',
+    )
+    site.run("apply", "--now", code=128 + number)
+    assert [event["phase"] for event in site.events("topology.change")][-2:] == ["intent", "done"]
+    site.script("scontrol", f'exec {real} "$@"')
+    assert site.together() == sets(NODES[:2], NODES[2:])
+    assert "nothing to do" in site.apply("--now")
+
+
+def test_what_somebody_writes_in_the_middle_is_kept(site: TopologySite) -> None:
+    site.apply("--force")
+    good = site.conf.read_text()
+    spoils(site)
+    site.put("a/b", *NODES[:2])
+    site.put("c/d", *NODES[2:])
+    said = site.apply("--now", code=1)
+    assert "what somebody else wrote meanwhile is" in said
+    assert "SwitchName=top Switches=nosuch\n" in {
+        path.read_text() for path in site.conf.parent.glob("topology.conf.before-fmslurm-*")
+    }
+    assert site.conf.read_text() == good
+
+
+def test_a_list_that_breaks_off_moves_nobody(site: TopologySite) -> None:
+    site.apply("--force")
+    site.places = {name: place for name, place in site.places.items() if name in NODES[:3]}
+    site.put("spine/right", "n2")
+    said = site.apply("--now")
+    assert "nobody tells the place of n[4-8]" in said
+    assert site.together() == sets(("n1", "n3", "n4"), ("n2", *NODES[4:]))
+    (site.folder / "state" / "topology.json").unlink()
+    site.put("spine/left", "n2")
+    assert "no longer known" in site.apply("--now", code=1)
+    assert site.together() == sets(("n1", "n3", "n4"), ("n2", *NODES[4:]))
+
+
+def test_a_file_of_another_plugin_is_never_put_where_slurm_reads_it(site: TopologySite, version: Version) -> None:
+    if not has(version, "topology-block"):
+        pytest.skip("topology/block came with 23.11")
+    site.apply("--force")
+    good = site.conf.read_text()
+    for node, place in site.places.items():
+        place["clique"] = "c.1" if node in NODES[:4] else "c.2"
+    site.settings["topology"] |= {"format": "block", "block_size": 4, "min_interval_min": 0}
+    for _ in range(2):
+        assert "would not start any more" in site.run("watch", "--once").stdout
+    assert "would not start any more" in site.apply("--force", "--now", code=1)
+    assert site.conf.read_text() == good
+
+
+def test_generate_keeps_what_somebody_else_wrote(site: TopologySite) -> None:
+    path = str(site.conf)
+    assert "--force" in site.run("generate", "-o", path, code=2).stderr
+    assert site.conf.read_text() == THEIRS
+    assert "before-fmslurm" in site.run("generate", "-o", path, "--force").stderr
+    assert state_of(site.conf.read_text()) == OURS
+    site.run("generate", "-o", path)
+
+
+def test_check_and_apply_say_the_same_of_nodes_that_stop(site: TopologySite) -> None:
+    site.put("other/third", "n8")
+    site.apply("--force")
+    site.put("", *NODES[4:])
+    assert "nothing to do" in site.apply("--now")
+    site.run("check")
 
 
 def test_two_at_once_take_turns(site: TopologySite) -> None:
@@ -317,16 +423,17 @@ def test_most_places_lost_at_once_is_no_answer(site: TopologySite) -> None:
     site.apply("--force")
     for node in NODES[:6]:
         site.places[node] = {"node": node, "path": [], "instance_id": f"i-{node}"}
-    said = site.apply("--now", code=1)
-    assert "no longer known" in said
+    assert "no longer known" in site.apply("--now", "--force", code=1)
     assert site.together() == HALVES
+    site.apply("--now", "--accept-loss")
+    assert "unplaced-all" in {leaf for leaf in site.leaves().values()}
 
 
 def test_every_node_of_slurms_and_no_other_is_in_the_file(site: TopologySite) -> None:
     site.places = {name: place for name, place in site.places.items() if name != "n8"}
     site.put("spine/right", "nobody")
     said = site.apply("--force")
-    assert "nobody tells the place of n8: in a holding leaf" in said
+    assert "nobody tells the place of n8" in said
     assert "Slurm has no nodes nobody: left out" in said
     assert site.together() == sets(NODES[:4], NODES[4:7], NODES[7:])
     assert "nobody" not in site.conf.read_text().replace("nobody tells", "")

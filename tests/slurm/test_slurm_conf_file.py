@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from multiprocessing import get_context
@@ -101,6 +102,41 @@ def test_ours_leaves_one_copy_and_is_put_back(tmp_path: Path) -> None:
     restore(kept)
     assert not path.exists()
     restore(kept)  # nothing is there, as it was
+
+
+def test_what_somebody_wrote_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "topology.conf"
+    path.write_text(stamped("one\n"))
+    kept = replace(look(str(path)), stamped("two\n"), when=WHEN)
+    path.write_text("mine\n")
+    theirs = restore(kept)
+    assert Path(theirs).read_text() == "mine\n"
+    assert bare(path.read_text()) == "one\n"
+    assert restore(kept) == ""
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_on_a_full_disk_the_copy_itself_takes_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "topology.conf"
+    path.write_text("theirs\n")
+    kept = replace(look(str(path)), stamped("two\n"), when=WHEN)
+    monkeypatch.setattr(conf_file, "write_atomic", full)
+    restore(kept)
+    assert path.read_text() == "theirs\n"
+
+
+def test_what_a_killed_process_left_is_swept_up(tmp_path: Path) -> None:
+    path = tmp_path / "topology.conf"
+    old, new, other = (tmp_path / name for name in (f".{path.name}.{'a' * 12}", f".{path.name}.{'b' * 12}", ".mine"))
+    for left in (old, new, other):
+        left.write_text("half")
+    for left in (old, other):
+        os.utime(left, (1, 1))
+    replace(look(str(path)), stamped("one\n"), when=WHEN)
+    assert entries(tmp_path) == {path.name, new.name, other.name}
 
 
 def test_a_link_leads_to_the_file_and_stays(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_first_tree(version: str, level: str) -> None:
     assert decided(wanted, seen).level == level
 
 
-@pytest.mark.parametrize("plugin", ["topology/none", "topology/default", "topology/flat", "topology/block", ""])
+@pytest.mark.parametrize("plugin", ["topology/none", "topology/default", "topology/flat", ""])
 def test_what_slurm_does_not_read_is_written_and_no_more(plugin: str) -> None:
     wanted = made(BEFORE)
     seen = running(wanted, plugin=plugin, paths={"default": {}}, held=Held("/etc/slurm/topology.conf"))
@@ -186,9 +186,38 @@ def test_a_comment_is_no_change() -> None:
 
 
 def test_a_file_that_was_written_and_never_confirmed_is_taken_in() -> None:
-    wanted = made(BEFORE)
-    past = Past(unconfirmed=digest(essence(wanted.text)))
-    assert decided(wanted, running(wanted), past).level == RECONFIGURE
+    for wanted, level in ((made(BEFORE), NOTHING), (made(GB, NEW, "block", block_size=2), RECONFIGURE)):
+        past = Past(unconfirmed=digest(essence(wanted.text)))
+        # Of a tree all is in the nodes' paths; sizes of blocks are not.
+        assert decided(wanted, running(wanted), past).level == level
+
+
+@pytest.mark.parametrize(("has", "wants"), [("tree", "block"), ("block", "tree")])
+def test_a_file_of_another_plugin_is_never_put_where_slurm_reads_it(has: str, wants: str) -> None:
+    wanted = made(GB, NEW, wants)
+    for force in (False, True):
+        limits = ALL._replace(force=force, at_once=True, accept_loss=True)
+        found = decided(wanted, running(made(GB, NEW, has), paths={"default": {}}), limits=limits)
+        assert "would not start any more" in found.blocked
+        assert not found.acts
+
+
+def test_a_topology_of_blocks_does_not_vanish_by_itself() -> None:
+    before = made(GB, NEW, "yaml")
+    silent = [place._replace(clique="") for place in GB]
+    wanted = made(silent, NEW, "yaml")
+    seen = running(before, plugin="topology/flat", paths={"efa": before.paths["efa"]})
+    assert "topology nvl" in decided(wanted, seen).blocked
+    assert decided(wanted, seen, limits=ALL._replace(accept_loss=True)).acts
+
+
+def test_a_yaml_does_not_win_over_somebody_elses_file_unasked() -> None:
+    wanted = made(BEFORE, NEW, "yaml")
+    seen = running(
+        wanted, plugin="topology/tree", held=Held("/f"), paths={"efa": {}}, beside="/etc/slurm/topology.conf"
+    )
+    assert "/etc/slurm/topology.conf" in decided(wanted, seen).blocked
+    assert decided(wanted, seen, limits=ALL._replace(force=True)).acts
 
 
 GB = [
@@ -268,6 +297,7 @@ AFTER = places(n1="t/a", n2="t/a", n3="t/b", n4="t/c")
         (Past(), ALL._replace(settle=True), False, "same answer"),
         (Past(differs="another", differs_since=NOW - 60), ALL._replace(settle=True), False, "same answer"),
         (Past(differs="another", differs_since=NOW - 1801), ALL._replace(settle=True), True, ""),
+        (Past(differs="another", differs_since=NOW + 9e6), ALL._replace(settle=True), True, ""),
         (Past(differs="this", differs_since=NOW - 1), ALL._replace(settle=True), True, ""),
         (Past(refused={"this": Refusal(NOW - 60, 1, "no")}), ALL, False, "did not take"),
         (Past(refused={"this": Refusal(NOW - 3601, 1, "no")}), ALL, True, ""),
@@ -304,7 +334,8 @@ def test_most_running_nodes_without_a_place_are_an_answer_that_is_not_whole() ->
     # They run, so nobody calls them away.
     found = decided(made([*after[:3], after[3]._replace(path=("s", "c"))]), seen)
     assert "3 of 4 running nodes" in found.blocked
-    assert not decided(made(after), seen, limits=ALL._replace(force=True)).blocked
+    assert decided(made(after), seen, limits=ALL._replace(force=True)).blocked
+    assert not decided(made(after), seen, limits=ALL._replace(accept_loss=True)).blocked
 
 
 @given(

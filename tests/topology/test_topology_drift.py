@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_ext.topology import drift
-from slurm_ext.topology.drift import ADDED, ARRIVED, GONE, LEFT, MOVED, cost, cost_words, moves, words
+from slurm_ext.topology.drift import ADDED, ARRIVED, GONE, LEFT, LOST, MOVED, cost, cost_words, moves, words
 
 HOLD = "unplaced-z"
 
@@ -20,7 +20,7 @@ HOLD = "unplaced-z"
         (("r", "m", "a"), ("r", "n", "a"), False, MOVED),
         (("r", HOLD), ("r", "a"), False, ARRIVED),
         (("r", "a"), ("r", HOLD), True, LEFT),
-        (("r", "a"), ("r", HOLD), False, LEFT),
+        (("r", "a"), ("r", HOLD), False, LOST),
         (("b1",), (), True, LEFT),
         (("b1",), (), False, GONE),
         ((), ("r", "a"), False, ADDED),
@@ -34,7 +34,7 @@ def test_what_became_of_a_node(was: tuple[str, ...], now: tuple[str, ...], away:
     for line in words(found):
         assert line.startswith("n ")
         for path in filter(None, (was, now)):
-            assert path[-1] in line or kind in (LEFT, ARRIVED)
+            assert path[-1] in line or kind in (LEFT, LOST, ARRIVED)
 
 
 def test_cost_of_a_right_map_is_nothing() -> None:

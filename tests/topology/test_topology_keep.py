@@ -13,7 +13,7 @@ from slurm_ext.errors import LackingError
 from slurm_ext.topology import memory
 from slurm_ext.topology.change import Past, Refusal
 from slurm_ext.topology.keep import keep
-from slurm_ext.topology.memory import Memory
+from slurm_ext.topology.memory import Memory, Undo
 from slurm_ext.topology.model import Placement
 
 SAT = Placement("n", "i-1", "p6e-gb200.36xlarge", ("s", "a"), "z", "cb", "us", "c.1")
@@ -50,13 +50,22 @@ def test_a_node_that_went_keeps_its_place_as_long_as_nothing_else_changes(too: b
     assert keep([off], {}).placements == [off]
 
 
+def test_a_node_that_runs_is_not_away_because_nobody_named_it() -> None:
+    nameless = Placement("n")
+    found = keep([nameless], {"n": SAT}, off=frozenset(), unasked={"n"})
+    assert (found.away, found.placements) == (frozenset(), [SAT])
+    assert keep([nameless], {}, off=frozenset()).away == frozenset()
+    assert keep([nameless], {}, off={"n"}).away == {"n"}
+
+
 def settings(folder: Path) -> Settings:
     found = Settings()
     return found._replace(site=found.site._replace(state_dir=str(folder)))
 
 
 def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
-    held = Memory(Past(1.0, 2.0, "d", {"k": Refusal(3.0, 2, "no")}, "u"), {"n": SAT}, "said")
+    undo = Undo("/f", "digest", "/f.copy", (("127.0.0.1", 6817),))
+    held = Memory(Past(1.0, 2.0, "d", {"k": Refusal(3.0, 2, "no")}, "u"), {"n": SAT}, "said", undo)
     memory.write(settings(tmp_path), held)
     assert memory.read(settings(tmp_path)) == held
 
@@ -79,13 +88,20 @@ def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
 )
 def test_a_memory_that_is_none_is_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / "topology.json").write_text(content)
+    found = memory.read(settings(tmp_path))
+    assert found._replace(trouble="") == Memory()
+    assert "topology.json" in found.trouble
+
+
+def test_a_memory_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     assert memory.read(settings(tmp_path)) == Memory()
 
 
 def test_a_memory_of_somebody_elses_is_nothing(tmp_path: Path) -> None:
     memory.write(settings(tmp_path), Memory(said="x"))
     os.chmod(tmp_path / "topology.json", 0o666)
-    assert memory.read(settings(tmp_path)) == Memory()
+    found = memory.read(settings(tmp_path))
+    assert (found.said, "topology.json" in found.trouble) == ("", True)
 
 
 def test_no_more_refusals_are_kept_than_twenty(tmp_path: Path) -> None:
