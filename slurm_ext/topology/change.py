@@ -7,24 +7,49 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
 from slurm_ext.slurm.conf_file import EDITED, FOREIGN, MISSING, OURS, Held, bare
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has
 from slurm_ext.topology.budget_cost import predict
+from slurm_ext.topology.change_model import (
+    FILE,
+    LEVELS,
+    NEVER,
+    NODE_UPDATE,
+    NOTHING,
+    RECONFIGURE,
+    RESTART,
+    Limits,
+    Past,
+    Plan,
+    Refusal,
+    Seen,
+)
 from slurm_ext.topology.drift import LEFT, Move, is_place, moves
 from slurm_ext.topology.lint_model import release
 from slurm_ext.topology.render_yaml import grouped
 from slurm_ext.topology.written import Written, essence
 
-#: Each is more than the one before. file: written, and Slurm is told nothing, since it has all of it already.
-NOTHING, FILE, NODE_UPDATE, RECONFIGURE, RESTART = "nothing", "file", "node-update", "reconfigure", "restart"
-LEVELS = (NOTHING, FILE, NODE_UPDATE, RECONFIGURE, RESTART)
-
-#: `topology.apply: never` allows none.
-NEVER = "never"
+__all__ = [
+    "FILE",
+    "LEVELS",
+    "MAX_STALE",
+    "MAX_UPDATES",
+    "NEVER",
+    "NODE_UPDATE",
+    "NOTHING",
+    "RECONFIGURE",
+    "RESTART",
+    "Limits",
+    "Past",
+    "Plan",
+    "Refusal",
+    "Seen",
+    "plan",
+    "refused_key",
+]
 
 #: One `scontrol update` for each place; from here on a reconfigure is the smaller disturbance.
 MAX_UPDATES = 64
@@ -47,81 +72,6 @@ _TOPOLOGIES = re.compile(r"^- topology: (\S+)$", re.MULTILINE)
 
 #: 25.11.0 to .2 lose what they were told of nodes (T24405).
 _NO_UPDATES = {(25, 11, 0), (25, 11, 1), (25, 11, 2)}
-
-
-class Seen(NamedTuple):
-    """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
-    nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `beside`
-    somebody else's file that Slurm reads now and would read no more, `stale` how many switches of the running tree have no node
-    below, `controllers` where slurmctlds listen."""
-
-    version: Version
-    plugin: str
-    paths: Mapping[str, Mapping[str, tuple[str, ...]]]
-    known: frozenset[str]
-    held: Held
-    wins: str = ""
-    beside: str = ""
-    stale: int = 0
-    controllers: tuple[tuple[str, int], ...] = ()
-
-
-class Refusal(NamedTuple):
-    """When Slurm last did not take a topology (epoch seconds), how often it did not, and what was seen."""
-
-    at: float
-    times: int
-    words: str
-
-
-class Past(NamedTuple):
-    """What is remembered: when Slurm was last made to read a file, since when it differs and by what digest, what Slurm refused
-    (`digest version` -> Refusal), and the digest of a file that was written and not yet confirmed."""
-
-    acted_at: float = 0.0
-    differs_since: float = 0.0
-    differs: str = ""
-    refused: Mapping[str, Refusal] = {}
-    unconfirmed: str = ""
-
-
-class Limits(NamedTuple):
-    """How far it may go: the highest of LEVELS (or `never`), seconds between two reconfigures, whether a difference must have
-    been seen before (a daemon) or not (a person), and what a person overrides: the file's owner and a refusal (`force`), places that
-    are lost (`accept_loss`), and waiting (`at_once`)."""
-
-    ceiling: str = NEVER
-    interval_s: float = 1800.0
-    settle: bool = True
-    force: bool = False
-    accept_loss: bool = False
-    at_once: bool = False
-
-
-class Plan(NamedTuple):
-    """What to do. `blocked`: why it may not be done (with a remedy); `wait_until`: when it may, as epoch seconds; `updates`:
-    hostlist and string for each node update; `later`: what a person has to do before Slurm uses the file."""
-
-    level: str
-    why: str
-    moves: Mapping[str, tuple[Move, ...]] = {}
-    updates: tuple[tuple[str, str], ...] = ()
-    writes: bool = False
-    blocked: str = ""
-    remedy: str = ""
-    wait_until: float = 0.0
-    waits_for: str = ""
-    later: str = ""
-
-    @property
-    def acts(self) -> bool:
-        """Say whether something is to be done now."""
-        return self.level != NOTHING and not self.blocked and not self.wait_until
-
-    @property
-    def differs(self) -> bool:
-        """Say whether Slurm, or its file, is not as it should be."""
-        return self.level != NOTHING
 
 
 def plan(
