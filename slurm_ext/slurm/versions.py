@@ -21,7 +21,10 @@ SINCE: dict[str, tuple[int, int]] = {
     "prolog-after-quick-restart": (23, 2),  # a job that returns to a node within 2 s is gated there again
     "force-requeue-on-fail": (23, 2),  # PrologFlags=ForceRequeueOnFail
     "batch-script-limit-configurable": (23, 2),  # SchedulerParameters=max_batch_requeue
-    "slurmd-anew-on-reconfigure": (23, 11),  # SlurmdStartTime tells which slurmd read the files (seen on 24.11.5 and 26.05.5)
+    "slurmd-anew-on-reconfigure": (
+        23,
+        11,
+    ),  # SlurmdStartTime tells which slurmd read the files (seen on 24.11.5 and 26.05.5)
     "json-pinned-parser": (23, 11),  # --json=v0.0.40
     "topology-block": (23, 11),
     "topology-yaml": (25, 5),
