@@ -38,6 +38,7 @@ def version() -> Version:
 def controller(version: Version) -> Iterator[BareController]:
     with tempfile.TemporaryDirectory(prefix="fmapply-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
         yield made
+        TopologySite(made).clear()  # also after a test that failed
 
 
 @pytest.fixture
