@@ -26,6 +26,7 @@ from slurm_ext.command import CLEAN_PATH
 from slurm_ext.errors import FmslurmError, LackingError, UsageError
 from slurm_ext.lab import conf, daemons, hardware, journal, model, network, plan, process, s3
 from slurm_ext.lab.model import LabNode, LabOptions, State
+from slurm_ext.slurm.conf_file import stamped
 
 #: Where proctrack/cgroup of cgroup v1 keeps its processes.
 FREEZER = "/sys/fs/cgroup/freezer"
@@ -254,7 +255,8 @@ def _write_configuration(state: State, row: InstanceType, version: tuple[int, in
         "etc/slurm/slurm.conf": conf.slurm_conf(state, version, hostname),
         "etc/slurm/nodes.conf": conf.nodes_conf(state, row, hostname, gres=ready),
         "etc/slurm/gres.conf": conf.gres_conf(state, row, gres=ready),
-        "etc/slurm/topology.conf": conf.topology_conf(state, ready=ready),
+        # Ours, so that `fmslurm topology` may replace it.
+        "etc/slurm/topology.conf": stamped(conf.topology_conf(state, ready=ready)),
         "etc/slurm/cgroup.conf": conf.cgroup_conf(cgroup=state.cgroup, version=version),
         "etc/slurm/fmslurm.conf": "# Empty until `fmslurm install` names its hooks here.\n",
         "etc/hosts": conf.hosts_file(state, socket.gethostname()),
