@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import time
 from typing import Any
 
 import click
@@ -23,6 +26,9 @@ from slurm_ext.gres.render import Offer, by_shape, files, gres_conf, no_cores, n
 from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.hostlist import fold
 from slurm_ext.topology.backing import all_nodes
+
+#: A folder as it may stand in gres.conf, where a bracket is a list and a blank ends a value.
+_DEVICE_DIR = re.compile(r"(/[A-Za-z0-9_.+-]+)+/?|/")
 
 _device_option = click.option(
     "--device-dir", default="/dev", show_default=True, help="where the nvidia device files are"
@@ -100,6 +106,9 @@ def _near(facts: NodeFacts, numa: int) -> str:
 @click.option("--cloud", is_flag=True, help="node lines with State=CLOUD")
 @click.option("--output", default="", help="write gres.conf here, atomically")
 @click.option("--nodes-output", default="", help="write the NodeName lines here, atomically")
+@click.option(
+    "--force", is_flag=True, help="replace files that somebody else wrote or changed; a copy stays beside each"
+)
 def generate(
     device_dir: str,
     form: str,
@@ -107,9 +116,12 @@ def generate(
     cloud: bool,
     output: str,
     nodes_output: str,
+    force: bool,
     **sources: Any,
 ) -> None:
     """Print gres.conf and the NodeName lines, or write them."""
+    if not _DEVICE_DIR.fullmatch(device_dir):
+        raise UsageError(f"--device-dir {device_dir!r} is no folder that gres.conf can name", remedy="For example /dev")
     settings = site_settings()
     offers = offers_of(settings, **sources)
     if form == "pcs":
@@ -126,13 +138,26 @@ def generate(
         )
     conf = gres_conf(offers, device_dir=device_dir, autodetect=autodetect or "")
     lines = node_lines(offers, state="CLOUD" if cloud else "UNKNOWN")
-    if output:
-        conf = conf_file.stamped(conf)  # so that `gres apply` knows it for ours
+    if not any(offer.instance_type.gpus for offer in offers.values()):
+        raise LackingError(
+            "none of these nodes has a GPU: gres.conf would be empty", remedy="Are these the nodes, and types?"
+        )
+    targets = [(path, text) for path, text in ((output, conf), (nodes_output, lines)) if path]
+    if len({os.path.realpath(path) for path, _ in targets}) < len(targets):
+        raise UsageError("--output and --nodes-output name one file", remedy="Name two")
+    # Both are looked at before the first is written: half a pair is worse than none.
+    held = [conf_file.look(path) for path, _ in targets]
+    for one in held:
+        if not os.path.isdir(os.path.dirname(one.path) or "."):
+            raise UsageError(f"there is no folder {os.path.dirname(one.path)}", remedy="Make it, or correct the path")
+        conf_file.refuse_foreign(one, force=force)
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for one, (path, text) in zip(held, targets, strict=True):
+        kept = conf_file.replace(one, conf_file.stamped(text), when=when)  # so that it is known for ours
+        more = f"; what was there: {kept.copy}" if kept.copy and one.state != conf_file.OURS else ""
+        say_text(f"wrote {path}: {len(offers)} nodes{more}", err=True)
     for path, text in ((output, conf), (nodes_output, lines)):
-        if path:
-            write_named(path, text)
-            say_text(f"wrote {path}: {len(offers)} nodes", err=True)
-        else:
+        if not path:
             say_text(text, nl=False)
 
 

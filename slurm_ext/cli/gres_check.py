@@ -70,7 +70,8 @@ def _check_node(
     settings: Settings, root: str, conf: str, node: str, kind: str
 ) -> tuple[list[Trouble], tuple[str, ...]]:
     """Return what is wrong on this node, and what could not be read. Raise LackingError where nothing can be compared."""
-    facts = told.here(root or at_node(settings.site.root, node))
+    below = root or at_node(settings.site.root, node)
+    facts = told.here(below)
     if facts is None:
         raise LackingError("this node's /proc or sysfs gives no answer", remedy="Is the driver stuck? Look at `dmesg`")
     kind = kind or (settings.site.instance_type if settings.site.instance_type != "auto" else facts.instance_type)
@@ -91,6 +92,11 @@ def _check_node(
         raise LackingError(
             "there is nothing to compare this node with: no row of its type, and no gres.conf",
             remedy="Give --type TYPE or --gres-conf FILE",
+        )
+    if not facts.gpus and facts.unread and any(line.files and (not line.nodes or node in line.nodes) for line in lines):
+        raise LackingError(
+            f"gres.conf offers GPUs on {node}, and nothing of them can be read below {below}",
+            remedy="Is the driver loaded? `nvidia-smi`; on a head node: `fmslurm gres check --cluster`",
         )
     as_socket = bool(slurm_conf) and has_numa_sockets(slurm_conf)
     return rules.node(facts, row, lines, node, numa_as_socket=as_socket), facts.unread

@@ -26,12 +26,13 @@ from slurm_ext.cli.topology_render import (
 )
 from slurm_ext.cli.topology_source import discovered, source_options, tree_of, wanted_tree
 from slurm_ext.config.locate import settings as site_settings
-from slurm_ext.errors import FindingError, UsageError
+from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.slurm import conf_file, connect
 from slurm_ext.slurm.hostlist import HostlistError, expand
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology import drift, keep, memory, render_text
 from slurm_ext.topology.look import of_slurm
+from slurm_ext.topology.model import Placement
 from slurm_ext.topology.order import spread
 from slurm_ext.topology.running import placed, running
 from slurm_ext.topology.written import DEFAULT, FILES
@@ -59,6 +60,11 @@ def generate(how: How, output: str, force: bool, **sources: Any) -> None:
     """Print where the nodes sit: as a file that Slurm reads, as commands, as a list of hosts, or as a picture."""
     settings = site_settings()
     tree, origin = wanted_tree(settings, **sources)
+    if how.format in FILES and not force and not any(is_known(placement) for placement in tree.placements):
+        raise LackingError(
+            f"not one node has a known place, says {origin}: such a file tells Slurm nothing",
+            remedy="--force writes it all the same, all nodes in a holding leaf",
+        )
     text, notes = text_of(settings, how, tree, origin)
     for note in notes:
         say_text(f"fmslurm: {note}", err=True)
@@ -69,8 +75,15 @@ def generate(how: How, output: str, force: bool, **sources: Any) -> None:
         say_text(text, nl=False)
 
 
+def is_known(placement: Placement) -> bool:
+    """Say whether anything is known of where a node sits."""
+    return bool(placement.path or placement.clique or placement.ultraserver_id or placement.capacity_block_id)
+
+
 def _write(path: str, text: str, format_: str, force: bool) -> str:
     """Write a file; one of Slurm's only where it is ours, or nothing, or a person says so. Return where a copy lies, in words."""
+    if format_ not in FILES and os.path.isfile(path) and conf_file.look(path).state != conf_file.FOREIGN and not force:
+        raise UsageError(f"{path} is a file of Slurm's", remedy="Name another one")
     if format_ not in FILES or not os.path.isdir(os.path.dirname(os.path.realpath(path)) or ".") or os.path.isdir(path):
         write_named(path, text)
         return ""
@@ -186,7 +199,7 @@ def draw(format_: str, job: str, output: str, **sources: Any) -> None:
     tree, origin = wanted_tree(settings, **sources)
     text, _ = text_of(settings, How(format=format_, job=job), tree, origin)
     if output:
-        write_named(output, text)
+        _write(output, text, format_, False)
         say_text(f"wrote {output}", err=True)
     else:
         say_text(text, nl=False)

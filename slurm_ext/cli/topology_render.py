@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, LackingError, SlurmError, UsageError
 from slurm_ext.slurm import connect
 from slurm_ext.slurm.conf_file import stamped
-from slurm_ext.slurm.hostlist import HostlistError, expand
+from slurm_ext.slurm.hostlist import HostlistError, expand, fold
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has, parse_version
 from slurm_ext.topology import order, render_graph, render_html, render_yaml
@@ -22,6 +23,9 @@ from slurm_ext.topology.written import DEFAULT, FILES, Choice, plan_of, written
 
 PICTURES = ("dot", "svg", "html")
 FORMATS = ("tree", "block", "yaml", "updates", "hosts", *PICTURES)
+
+#: What may stand in a command line, and in a node's string.
+_TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 #: Formats that cannot be written without knowing who will read them.
 _NEED_VERSION = ("block", "yaml", "updates")
@@ -36,7 +40,7 @@ class How(NamedTuple):
     block_size: int = 0
     capacity_blocks: bool = False
     topology_name: str = ""
-    only: str = ""
+    only: str | None = None
     tasks_per_node: int = 1
     job: str = ""
 
@@ -113,7 +117,7 @@ def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             help=f"updates: name of the tree (default: {render_yaml.TREE}, as in our topology.yaml; topology.conf's is default)",
         ),
-        click.option("-w", "--only", default="", metavar="HOSTLIST", help="hosts: only these nodes"),
+        click.option("-w", "--only", default=None, metavar="HOSTLIST", help="hosts: only these nodes"),
         click.option(
             "--tasks-per-node",
             type=click.IntRange(1, 1024),
@@ -155,6 +159,13 @@ def text_of(settings: Settings, how: How, tree: Tree, origin: str) -> tuple[str,
         raise UsageError(
             f"no {how.format}: {exc}", remedy="See docs/guide/topology.md, or choose another --format"
         ) from exc
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return expand(text)
+    except HostlistError as exc:
+        raise UsageError(f"-w {text[:80]}: no hostlist: {exc}", remedy="For example n[0-3]") from exc
 
 
 def choice_of(settings: Settings, how: How) -> Choice:
@@ -207,13 +218,24 @@ def target(settings: Settings, how: How) -> Version | None:
 
 def _text(settings: Settings, how: How, tree: Tree, origin: str, version: Version | None) -> tuple[str, Sequence[str]]:
     if how.format == "hosts":
-        chosen = job_nodes(settings, how.job).nodes or (expand(how.only) if how.only else None)
-        return order.hostfile(order.rank_order(tree, chosen), how.tasks_per_node), ()
+        if how.only is not None and how.job:
+            raise UsageError("-w and -j name nodes both", remedy="Leave one out")
+        if how.only is not None and not how.only.strip():
+            raise UsageError(
+                "-w names no node: outside a job SLURM_JOB_NODELIST is empty", remedy="Run it in a job, or leave out -w"
+            )
+        chosen = job_nodes(settings, how.job).nodes or (_hosts(how.only) if how.only is not None else None)
+        known = {placement.node for placement in tree.placements}
+        strange = [node for node in chosen or () if node not in known]
+        notes = [f"not in this topology, and last: {fold(strange)}"] if strange else []
+        return order.hostfile(order.rank_order(tree, chosen), how.tasks_per_node), notes
     plan = plan_of(tree, version, choice_of(settings, how))
     if how.format == "updates":
         assert version is not None
         if not has(version, "node-topology-update"):
             raise ValueError(f"Slurm {version.text} cannot move a running node in its topology: that came with 25.05")
+        if how.topology_name and not _TOPOLOGY_NAME.fullmatch(how.topology_name):
+            raise ValueError(f"--topology-name {how.topology_name!r} is no name of a topology")
         strings = render_yaml.node_strings(tree, plan, name=how.topology_name or render_yaml.TREE)
         return "".join(f"{line}\n" for line in render_yaml.updates(strings)), ()
     job = job_nodes(settings, how.job)

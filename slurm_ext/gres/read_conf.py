@@ -26,9 +26,17 @@ _SUFFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _WORD = pattern(r"([A-Za-z]\w*)((?::[^:,()]*){0,3})(?:\([^()]*\))?")
 
 
+#: What gres.conf may hold (interfaces/gres.c of Slurm 22.05 to 26.05), and the words of AutoDetect.
+_KEYS = frozenset(
+    ("autodetect", "count", "cores", "cpus", "file", "files", "flags", "link", "links", "multiplefiles")
+) | {"name", "nodename", "type"}
+_AUTODETECT = frozenset(("nvml", "nvidia", "nrt", "oneapi", "rsmi", "off", "full", ""))
+
+
 def gres_lines(path: str, text: str) -> list[GresLine]:
     """Return the lines of a gres.conf. Raise UsageError for one that cannot be read."""
     found, names = [], 0
+    _all_read(path, text)
     for where, pairs in _lines(path, text):
         if not pairs.keys() & {"nodename", "name", "autodetect"}:
             continue
@@ -51,6 +59,23 @@ def gres_lines(path: str, text: str) -> list[GresLine]:
         if names > MOST_NAMES:
             raise UsageError(f"{where}: the file names more than {MOST_NAMES} nodes", remedy="Is it a gres.conf?")
     return found
+
+
+def _all_read(path: str, text: str) -> None:
+    """Raise UsageError for a line of gres.conf at which slurmd ends: text that is no key and value, or a key that it does not know."""
+    remedy = "Correct the line: slurmd does not start with it"
+    for where, whole in _whole_lines(path, text):
+        if whole.lstrip().lower().startswith("include "):
+            continue
+        if rest := _PAIR.sub(" ", whole).strip():
+            raise UsageError(f"{where}: {rest[:60]!r} is nothing that Slurm reads", remedy=remedy)
+        pairs = {match[1].lower(): match[2].strip('"').lower() for match in _PAIR.finditer(whole)}
+        if unknown := sorted(pairs.keys() - _KEYS):
+            raise UsageError(f"{where}: gres.conf has no key {unknown[0]}", remedy=remedy)
+        if (found := pairs.get("autodetect", "off")) not in _AUTODETECT:
+            raise UsageError(
+                f"{where}: AutoDetect={found}: Slurm knows {', '.join(sorted(_AUTODETECT))}", remedy=remedy
+            )
 
 
 def includes(text: str) -> list[str]:
@@ -197,7 +222,14 @@ def _parts(text: str, opening: str, closing: str) -> Iterator[str]:
 
 
 def _lines(path: str, text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (file and line, keys in lower case -> value) of each line that has any; `\\` at the end joins two lines."""
+    """Yield (file and line, keys in lower case -> value) of each line that has any."""
+    for where, whole in _whole_lines(path, text):
+        if pairs := {match[1].lower(): match[2].strip('"') for match in _PAIR.finditer(whole)}:
+            yield where, pairs
+
+
+def _whole_lines(path: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield (file and line, text) of each line, without comments; `\\` at the end joins two lines."""
     began, parts = 0, list[str]()
     for number, line in enumerate(text.split("\n"), 1):
         bare = re.split(r"(?<!\\)#", line, maxsplit=1)[0].rstrip()
@@ -207,6 +239,5 @@ def _lines(path: str, text: str) -> Iterator[tuple[str, dict[str, str]]]:
             continue
         whole = " ".join([*parts, bare])
         parts = []
-        pairs = {match[1].lower(): match[2].strip('"') for match in _PAIR.finditer(whole)}
-        if pairs:
-            yield f"{path}, line {began}", pairs
+        if whole.strip():
+            yield f"{path}, line {began}", whole

@@ -253,9 +253,9 @@ def _write_configuration(state: State, row: InstanceType, version: tuple[int, in
     hostname = slurm_hostname()
     texts = {
         "etc/slurm/slurm.conf": conf.slurm_conf(state, version, hostname),
-        "etc/slurm/nodes.conf": conf.nodes_conf(state, row, hostname, gres=ready),
-        "etc/slurm/gres.conf": conf.gres_conf(state, row, gres=ready),
-        # Ours, so that `fmslurm topology` may replace it.
+        "etc/slurm/nodes.conf": stamped(conf.nodes_conf(state, row, hostname, gres=ready)),
+        "etc/slurm/gres.conf": stamped(conf.gres_conf(state, row, gres=ready)),
+        # Ours, so that `fmslurm topology` and `fmslurm gres` may replace them.
         "etc/slurm/topology.conf": stamped(conf.topology_conf(state, ready=ready)),
         "etc/slurm/cgroup.conf": conf.cgroup_conf(cgroup=state.cgroup, version=version),
         "etc/slurm/fmslurm.conf": "# Empty until `fmslurm install` names its hooks here.\n",

@@ -88,7 +88,7 @@ def look(path: str) -> Held:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise LackingError(f"{path} is no regular file", remedy="Remove it")
+        raise LackingError(f"{path} is no regular file", remedy="Name a file")
     with os.fdopen(descriptor, "rb") as stream:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

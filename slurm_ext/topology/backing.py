@@ -76,7 +76,7 @@ def nodes_and_instances(settings: Settings, choice: Choice, reach: Reach, *, ask
         why = next(iter(mapped.unmatched.values()), "nothing says so")
         raise LackingError(
             f"the instance of none of {len(backed)} nodes is known, e.g. {backed[0]}: {why}",
-            remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology.md for what maps them",
+            remedy="Give --nodes FILE with node,instance_id, or see docs/guide/topology-sources.md for what maps them",
         )
     said = [*notes, *lines(mapped.stale), *lines(mapped.unmatched)]
     return Nodes(mapped.ids, mapped.types, said, frozenset(mapped.unasked), frozenset(mapped.running))

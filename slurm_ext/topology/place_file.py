@@ -23,7 +23,7 @@ SCHEMA = 1
 MAX_BYTES, MAX_NODES, MAX_TIERS = 64 << 20, 65_536, 16
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
-_REMEDY = "docs/guide/topology.md has the form of the file"
+_REMEDY = "docs/guide/topology-sources.md has the form of the file"
 
 
 def read(path: str, text: str) -> list[Placement]:

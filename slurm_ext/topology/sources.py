@@ -107,7 +107,7 @@ def read_file(path: str) -> FromFile | list[InstanceTopology]:
     try:
         return parse_instance_topology(data)
     except ValueError as exc:
-        remedy = "Record one with `aws ec2 describe-instance-topology --output json`, or write places as in docs/guide/topology.md"
+        remedy = "Record one with `aws ec2 describe-instance-topology --output json`, or write places as in docs/guide/topology-sources.md"
         raise UsageError(f"{path}: {exc}", remedy=remedy) from exc
 
 
@@ -157,14 +157,16 @@ def join(nodes: Mapping[str, str], instances: Iterable[InstanceTopology]) -> tup
     # A row may lack the id of a zone that another one has: it is the same zone all the same.
     zone_ids = {one.zone: one.zone_id for one in by_id.values() if one.zone and one.zone_id}
     used: set[str] = set()
-    placements, notes = [], []
+    placements = []
+    twice: dict[str, str] = {}
+    unknown: list[str] = []
     for node, instance_id in nodes.items():
         instance = by_id.get(instance_id) if instance_id and instance_id not in used else None
         if instance is None:
             if instance_id in used:
-                notes.append(f"{node}: {instance_id} is another node's as well")
+                twice[node] = instance_id
             elif instance_id:
-                notes.append(f"{node}: EC2's answer has no place for {instance_id}")
+                unknown.append(node)
             placements.append(Placement(node, instance_id))
             continue
         used.add(instance_id)
@@ -178,8 +180,18 @@ def join(nodes: Mapping[str, str], instances: Iterable[InstanceTopology]) -> tup
                 instance.capacity_block_id,
             )
         )
-    notes += [f"{instance_id} is in EC2's answer but no node of ours" for instance_id in sorted(by_id.keys() - used)]
+    notes = [f"{node}: {instance_id} is another node's as well" for node, instance_id in twice.items()]
+    if unknown:
+        notes.append(f"EC2's answer has no place for {_some([f'{node} ({nodes[node]})' for node in unknown])}")
+    if others := sorted(by_id.keys() - used):
+        notes.append(f"{_some(others)}: in EC2's answer, and no node of ours")
     return placements, notes
+
+
+def _some(words: Sequence[str], most: int = 5) -> str:
+    """Return the first words and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return f"{', '.join(words[:most])}{more}"
 
 
 def before_launch(

@@ -132,9 +132,9 @@ def test_a_job_gets_the_processors_beside_its_gpus(mixed: Lab, kind: str) -> Non
 def test_check_finds_the_gres_conf_of_the_cluster(mixed: Lab) -> None:
     node = mixed.nodes[TYPES.index("p5.48xlarge")]
     said = mixed.run([FMSLURM, "gres", "check", "--node", node, "--type", "p5.48xlarge"])
-    # The simulated node has no driver's /proc: what can be compared is the file.
-    assert said.ok, said.words()
-    assert said.stdout == "nothing is wrong in what could be read\n"
+    # The simulated node has no driver's /proc, and the file offers GPUs here: that nothing can be read is no good news.
+    assert said.returncode == 3, said.words()
+    assert f"gres.conf offers GPUs on {node}, and nothing of them can be read" in said.stderr
     conf = mixed.path("etc/slurm/gres.conf")
     text = conf.read_text()
     try:

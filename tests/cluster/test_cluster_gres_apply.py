@@ -20,6 +20,7 @@ from slurm_ext.command import Result
 from slurm_ext.gres.render import Offer, gres_conf, node_lines
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
+from slurm_ext.slurm.conf_file import bare
 
 FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 
@@ -66,7 +67,8 @@ def settled(lab: Lab) -> None:
 
 
 def test_cores_are_written_and_a_restart_makes_them_count(plain: Lab, conf: Path) -> None:
-    foreign = conf.read_text()
+    foreign = bare(conf.read_text())
+    conf.write_text(foreign)
     said = apply(plain)
     assert said.returncode == 2
     assert "was not written by fmslurm" in said.stderr

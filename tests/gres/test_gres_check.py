@@ -230,8 +230,14 @@ def test_the_command_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "loop.conf").write_text(f"Include {tmp_path}/loop.conf\n")
     assert run(*arguments[:4], str(tmp_path / "loop.conf"), *arguments[5:])[0] == 2
     (tmp_path / "empty").mkdir()
-    code, said = run("check", "--root", str(tmp_path / "empty"), "--gres-conf", str(conf), "--node", "n1")
-    assert (code, said) == (0, "nothing is wrong in what could be read\n")
+    # It offers GPUs here, and nothing of them can be read: that is no good news.
+    assert run("check", "--root", str(tmp_path / "empty"), "--gres-conf", str(conf), "--node", "n1")[0] == 3
+    assert (
+        run("check", "--root", str(tmp_path / "empty"), "--gres-conf", str(conf), "--node", "n7", "--type", "m5.large")[
+            0
+        ]
+        == 0
+    )
     assert run("check", "--root", str(tmp_path / "empty"))[0] == 3
     conf.write_text("NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-8] Cores=0-95\n")
     code, said = run(*arguments)
@@ -258,3 +264,48 @@ def test_the_commands_that_show_and_write(tmp_path: Path, monkeypatch: pytest.Mo
     assert "State=CLOUD" in said
     nodes.write_text("node,instance_id\nn1,i-1\n")
     assert run("generate", "--nodes", str(nodes))[0] == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "foo bar",
+        "NodeName=n1 Nmae=gpu",
+        "AutoDetect=banana",
+        "NodeName=n1 Name=gpu File=/dev/nvidia0 x",
+        "\ufeff# ours",
+        "\x00\x01",
+    ],
+)
+def test_a_line_at_which_slurmd_ends_is_named(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was given to slurmd -G of 22.05.8: a parse error, an unrecognized key, an unknown flag."""
+    monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
+    tree(tmp_path / "root")
+    conf = tmp_path / "gres.conf"
+    conf.write_text(f"{gres_conf({'n1': Offer(P5)})}{line}\n")
+    assert run("check", "--root", str(tmp_path / "root"), "--gres-conf", str(conf), "--node", "n1")[0] == 2
+
+
+def test_what_is_written_takes_nobodys_file_and_makes_no_half_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FMSLURM_CONFIG", raising=False)
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("node,instance_id,instance_type\nn1,i-1,p5.48xlarge\n")
+    conf, lines = tmp_path / "gres.conf", tmp_path / "nodes.conf"
+    generate = ("generate", "--nodes", str(nodes), "--output", str(conf))
+    lines.write_text("by hand\n")
+    assert run(*generate, "--nodes-output", str(lines))[0] == 2
+    assert (lines.read_text(), conf.exists()) == ("by hand\n", False)
+    assert run(*generate, "--nodes-output", str(tmp_path / "none" / "x"))[0] == 2
+    assert run(*generate, "--nodes-output", str(conf))[0] == 2
+    assert not conf.exists()
+    assert run(*generate, "--nodes-output", str(lines), "--force")[0] == 0
+    assert any(path.read_text() == "by hand\n" for path in tmp_path.glob("nodes.conf.before-fmslurm-*"))
+    assert run(*generate, "--nodes-output", str(lines))[0] == 0
+    for folder in ("a b", "relative", "/dev/[1-3]", "#x", "", "/dev\nNodeName=x"):
+        assert run("generate", "--nodes", str(nodes), "--device-dir", folder)[0] == 2
+    nodes.write_text("node,instance_id,instance_type\nn1,i-1,m5.large\n")
+    before = conf.read_text()
+    assert run(*generate)[0] in (2, 3)
+    assert conf.read_text() == before

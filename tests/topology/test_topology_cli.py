@@ -137,3 +137,30 @@ def test_bytes_that_are_no_text_are_linted(tmp_path: Path, capsys: pytest.Captur
         target = tmp_path / name
         target.write_bytes(b"SwitchName=a\xff Nodes=\xfe\x00\n- topology: \x80\n" * 3)
         say(capsys, "lint", str(target), "--slurm-version", "25.05.1", code=1)
+
+
+def test_a_file_of_a_holding_leaf_alone_replaces_nothing(
+    sources: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = tmp_path / "off.csv"
+    off.write_text("node,instance_id\nn0,\nn1,\n")
+    target = tmp_path / "topology.conf"
+    say(capsys, "generate", *sources, "-o", str(target))
+    before = target.read_text()
+    said = say(capsys, "generate", "--nodes", str(off), *sources[2:], "-o", str(target), code=3)
+    assert "not one node has a known place" in said
+    assert target.read_text() == before
+    assert "is a file of Slurm's" in say(capsys, "draw", *sources, "-o", str(target), code=2)
+    assert target.read_text() == before
+
+
+def test_hosts_are_questioned(sources: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = ("generate", *sources, "-f", "hosts")
+    assert "names no node" in say(capsys, *hosts, "-w", "", code=2)
+    assert "no hostlist" in say(capsys, *hosts, "-w", "n[0-", code=2)
+    assert "Leave one out" in say(capsys, *hosts, "-w", "n1", "-j", "2", code=2)
+    assert main([*("topology",), *hosts, "-w", "n1,n99"]) == 0
+    said = capsys.readouterr()
+    assert (said.out.split(), "not in this topology, and last: n99" in said.err) == (["n1", "n99"], True)
+    updates = ("generate", *sources, "-f", "updates", "--slurm-version", "26.05.5")
+    assert "no name of a topology" in say(capsys, *updates, "--topology-name", "x; reboot", code=2)

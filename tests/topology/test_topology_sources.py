@@ -67,6 +67,13 @@ def test_join_keeps_every_node_and_says_what_is_odd(tmp_path: Path) -> None:
         ("n3", ()),
         ("n4", ()),
     ]
-    assert notes == ["n3: EC2's answer has no place for i-09"]
+    assert notes == ["EC2's answer has no place for n3 (i-09)"]
     _, notes = join({"n1": "i-01"}, recorded(str(tmp_path / "ec2.json")))
-    assert notes == ["i-02 is in EC2's answer but no node of ours"]
+    assert notes == ["i-02: in EC2's answer, and no node of ours"]
+    many = [
+        instance._replace(instance_id=f"i-{number}")
+        for number in range(30)
+        for instance in recorded(str(tmp_path / "ec2.json"))[:1]
+    ]
+    _, notes = join({"n1": "i-x"}, many)
+    assert notes[1].endswith("and 25 more: in EC2's answer, and no node of ours")
