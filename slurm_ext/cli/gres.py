@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from typing import Any
 
 import click
@@ -151,11 +150,10 @@ def generate(
         if not os.path.isdir(os.path.dirname(one.path) or "."):
             raise UsageError(f"there is no folder {os.path.dirname(one.path)}", remedy="Make it, or correct the path")
         conf_file.refuse_foreign(one, force=force)
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    when = conf_file.moment()
     for one, (path, text) in zip(held, targets, strict=True):
         kept = conf_file.replace(one, conf_file.stamped(text), when=when)  # so that it is known for ours
-        more = f"; what was there: {kept.copy}" if kept.copy and one.state != conf_file.OURS else ""
-        say_text(f"wrote {path}: {len(offers)} nodes{more}", err=True)
+        say_text(f"wrote {path}: {len(offers)} nodes{kept.words()}", err=True)
     for path, text in ((output, conf), (nodes_output, lines)):
         if not path:
             say_text(text, nl=False)

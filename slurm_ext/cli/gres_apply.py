@@ -194,7 +194,7 @@ def _do(
     except OSError as exc:
         raise LackingError(f"{trail}: {exc.strerror}", remedy="Run this as root") from exc
     try:
-        kept = conf_file.replace(held, text, when=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+        kept = conf_file.replace(held, text, when=conf_file.moment())
     except FmslurmError as exc:  # a full disk, or somebody else wrote meanwhile: what was there is untouched
         events.append(trail, event._replace(phase="failed", evidence=(str(exc),)))
         raise

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import os
 import sys
-import time
 from typing import Any
 
 import click
@@ -89,8 +88,8 @@ def _write(path: str, text: str, format_: str, force: bool) -> str:
         return ""
     held = conf_file.look(path)
     conf_file.refuse_foreign(held, force=force)
-    kept = conf_file.replace(held, text, when=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
-    return f"; what was there: {kept.copy}" if kept.copy and held.state != conf_file.OURS else ""
+    kept = conf_file.replace(held, text, when=conf_file.moment())
+    return kept.words()
 
 
 @topology.command()

@@ -48,6 +48,20 @@ class Kept(NamedTuple):
     written: str = ""
     when: str = ""
 
+    def words(self) -> str:
+        """Return what to add to the word that a file was written: where a copy of somebody else's lies."""
+        return f"; what was there: {self.copy}" if self.copy and self.before.state != OURS else ""
+
+
+def moment(seconds: float | None = None) -> str:
+    """Return a time (seconds since the epoch; None: now) as it stands in the name of a copy."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+
+
+def whose(state: str) -> str:
+    """Return in words why a file is somebody else's: EDITED or FOREIGN."""
+    return "was changed by hand since fmslurm wrote it" if state == EDITED else "was not written by fmslurm"
+
 
 def stamped(text: str) -> str:
     """Return the text of a file of ours: its digest in the first line, and never a whole number of pages."""
@@ -103,8 +117,7 @@ def refuse_foreign(held: Held, *, force: bool) -> None:
     """Raise UsageError for a file that somebody else wrote or changed, unless it may be replaced (`force`)."""
     if force or held.state in (MISSING, OURS):
         return
-    whose = "was changed by hand since fmslurm wrote it" if held.state == EDITED else "was not written by fmslurm"
-    raise UsageError(f"{held.path} {whose}", remedy="--force replaces it; a copy of it stays beside it")
+    raise UsageError(f"{held.path} {whose(held.state)}", remedy="--force replaces it; a copy of it stays beside it")
 
 
 def keep(held: Held, text: str, *, when: str) -> Kept:

@@ -103,6 +103,12 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
     return found
 
 
+def shortened(names: Iterable[str], most: int = 200) -> str:
+    """Return names as one hostlist for people, cut where it is longer than so many letters; as `fold`."""
+    folded = fold(names)
+    return folded if len(folded) <= most else folded[: most - 3] + "..."
+
+
 def fold(names: Iterable[str]) -> str:
     """Return names as one hostlist that every Slurm version reads: sorted, each once, the last number folded into ranges.
 

@@ -9,8 +9,9 @@ from slurm_ext.slurm import conf_file
 from slurm_ext.slurm.conf_file import Kept
 from slurm_ext.slurm.versions import has
 from slurm_ext.topology import memory
-from slurm_ext.topology.back import PAUSE_S, UP_S, Done, Site, await_paths, rank, restart, roll_back
+from slurm_ext.topology.back import PAUSE_S, UP_S, Done, Site, await_paths, restart, roll_back
 from slurm_ext.topology.change import FILE, MAX_UPDATES, NODE_UPDATE, RECONFIGURE, RESTART, Plan, Refusal, refused_key
+from slurm_ext.topology.change_model import rank
 from slurm_ext.topology.drift import words
 from slurm_ext.topology.look import Look
 from slurm_ext.topology.memory import Memory, Undo
@@ -32,7 +33,7 @@ def carry_out(site: Site, one: Look) -> Done:
 
 def _carry_out(site: Site, one: Look) -> Done:
     now = site.clock()
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    when = conf_file.moment(now)
     path, writes = one.seen.held.path, one.plan.writes
     kept: Kept | None = conf_file.keep(one.seen.held, one.text, when=when) if writes else None
     past = one.memory.past._replace(unconfirmed=one.digest)

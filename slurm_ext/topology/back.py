@@ -16,7 +16,7 @@ from slurm_ext.slurm.conf_file import Kept
 from slurm_ext.slurm.journal import Journal
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology import running
-from slurm_ext.topology.change import LEVELS, NODE_UPDATE, RECONFIGURE, RESTART
+from slurm_ext.topology.change_model import NODE_UPDATE, RECONFIGURE, RESTART, rank
 from slurm_ext.topology.drift import LEFT, Move, moves
 from slurm_ext.topology.look import Look
 from slurm_ext.topology.memory import Undo
@@ -61,11 +61,6 @@ class Site(NamedTuple):
     journal: Journal
     event: Event
     clock: Callable[[], float] = time.time
-
-
-def rank(level: str) -> int:
-    """Return how much a level is: more than another's is more of a change."""
-    return LEVELS.index(level)
 
 
 def restart(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_ext.aws import pcluster
@@ -11,7 +11,7 @@ from slurm_ext.aws.ec2_instances import Instance, instances_at, instances_of, in
 from slurm_ext.aws.service import Service
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, SlurmError, UsageError
-from slurm_ext.slurm.hostlist import HostlistError, expand, fold
+from slurm_ext.slurm.hostlist import HostlistError, expand, shortened
 from slurm_ext.slurm.model import Node
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology.node_map import Evidence, Told, addresses_to_ask, is_backed, map_nodes
@@ -126,9 +126,4 @@ def lines(reasons: Mapping[str, str]) -> list[str]:
     nodes: dict[str, list[str]] = {}
     for node, why in reasons.items():
         nodes.setdefault(why, []).append(node)
-    return [f"{short(members)}: {why}" for why, members in sorted(nodes.items())]
-
-
-def short(nodes: Iterable[str]) -> str:
-    folded = fold(nodes)
-    return folded if len(folded) <= 200 else folded[:197] + "..."
+    return [f"{shortened(members)}: {why}" for why, members in sorted(nodes.items())]

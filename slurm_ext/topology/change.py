@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable
 
-from slurm_ext.slurm.conf_file import EDITED, FOREIGN, MISSING, OURS, Held, bare
+from slurm_ext.slurm.conf_file import EDITED, FOREIGN, MISSING, OURS, Held, bare, whose
 from slurm_ext.slurm.model import Version
 from slurm_ext.slurm.versions import has
 from slurm_ext.topology.budget_cost import predict
@@ -26,6 +26,7 @@ from slurm_ext.topology.change_model import (
     Plan,
     Refusal,
     Seen,
+    rank,
 )
 from slurm_ext.topology.drift import LEFT, Move, is_place, moves
 from slurm_ext.topology.lint_model import release
@@ -103,7 +104,7 @@ def plan(
     if limits.settle and past.differs != digest and young:
         return needed._replace(wait_until=now, waits_for="the same answer a second time")
     passed = now - past.acted_at
-    if LEVELS.index(needed.level) >= LEVELS.index(RECONFIGURE) and 0 <= passed < limits.interval_s:
+    if rank(needed.level) >= rank(RECONFIGURE) and 0 <= passed < limits.interval_s:
         return needed._replace(
             wait_until=past.acted_at + limits.interval_s, waits_for="topology.min_interval_min since the last change"
         )
@@ -287,12 +288,14 @@ def _foreign(seen: Seen, needed: Plan) -> tuple[str, str] | None:
         return words, "`fmslurm topology apply --force` writes it all the same; the other file stays as it is"
     if not needed.writes or seen.held.state not in (EDITED, FOREIGN):
         return None
-    whose = "was changed by hand since fmslurm wrote it" if seen.held.state == EDITED else "was not written by fmslurm"
-    return f"{seen.held.path} {whose}", "`fmslurm topology apply --force` replaces it; a copy of it stays beside it"
+    return (
+        f"{seen.held.path} {whose(seen.held.state)}",
+        "`fmslurm topology apply --force` replaces it; a copy of it stays beside it",
+    )
 
 
 def _too_much(limits: Limits, needed: Plan) -> tuple[str, str] | None:
-    if limits.ceiling != NEVER and LEVELS.index(needed.level) <= LEVELS.index(limits.ceiling):
+    if limits.ceiling != NEVER and rank(needed.level) <= rank(limits.ceiling):
         return None
     allowed = "topology.apply is never" if limits.ceiling == NEVER else f"no more than {limits.ceiling} is allowed"
     act = "the file written" if needed.level == FILE else f"a {needed.level}"

@@ -17,6 +17,11 @@ LEVELS = (NOTHING, FILE, NODE_UPDATE, RECONFIGURE, RESTART)
 NEVER = "never"
 
 
+def rank(level: str) -> int:
+    """Return how much a level is: more than another's is more of a change."""
+    return LEVELS.index(level)
+
+
 class Seen(NamedTuple):
     """What runs: `plugin` as Slurm has it (topology/tree), `paths` by the names of the topologies that are wanted, `known` the
     nodes that Slurm has at all, `held` the file that is to be replaced, `wins` a file that Slurm would read in its place, `beside`

@@ -15,9 +15,9 @@ from slurm_ext.aws.ec2_topology import instance_places
 from slurm_ext.aws.topology_types import is_ultraserver, layers
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import LackingError, UsageError
-from slurm_ext.slurm.hostlist import HostlistError, expand
+from slurm_ext.slurm.hostlist import HostlistError, expand, shortened
 from slurm_ext.topology import domains
-from slurm_ext.topology.backing import all_nodes, lines, nodes_and_instances, short
+from slurm_ext.topology.backing import all_nodes, lines, nodes_and_instances
 from slurm_ext.topology.model import Placement
 from slurm_ext.topology.node_map import is_backed
 from slurm_ext.topology.reach import AUTO, EC2, FILE, RESERVED, Choice, Reach
@@ -91,9 +91,9 @@ def _from_file(settings: Settings, choice: Choice, reach: Reach) -> Discovered:
             listed = node_list(choice.nodes_file)
             placed = {placement.node for placement in placements}
             if missing := [node for node in listed if node not in placed]:
-                notes.append(f"{choice.source_file} does not place {short(missing)}")
+                notes.append(f"{choice.source_file} does not place {shortened(missing)}")
             if more := [node for node in placed if node not in listed]:
-                notes.append(f"{choice.nodes_file} does not list {short(more)}, which {choice.source_file} places")
+                notes.append(f"{choice.nodes_file} does not list {shortened(more)}, which {choice.source_file} places")
             placements += [Placement(node, listed[node].instance_id, listed[node].instance_type) for node in missing]
         return Discovered(placements, f"the places in {choice.source_file}", notes)
     instances: list[InstanceTopology] = found
@@ -128,7 +128,7 @@ def _from_slurm(reach: Reach) -> Discovered:
     placements = from_slurm(paths, slurm.config().get("TopologyPlugin", ""))
     absent = [node for node in all_nodes(slurm) if node.name not in paths]
     missing = [node.name for node in absent]
-    notes = [f"Slurm's own topology does not have {short(missing)}"] if missing else []
+    notes = [f"Slurm's own topology does not have {shortened(missing)}"] if missing else []
     everybody = [*placements, *(Placement(node) for node in missing)]
     unasked = frozenset(node.name for node in absent if is_backed(node))
     return Discovered(everybody, FROM_SLURM, notes, unasked)

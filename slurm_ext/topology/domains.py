@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurm_ext.aws.topology_types import is_ultraserver, ultraserver_sizes
-from slurm_ext.slurm.hostlist import fold
+from slurm_ext.slurm.hostlist import shortened
 from slurm_ext.topology.model import Placement
 
 
@@ -62,5 +62,4 @@ def _groups(placements: Iterable[Placement], key: str) -> dict[str, list[Placeme
 
 
 def _nodes(placements: Iterable[Placement]) -> str:
-    folded = fold(placement.node for placement in placements)
-    return folded if len(folded) <= 120 else folded[:117] + "..."
+    return shortened((placement.node for placement in placements), 120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_ext.slurm.hostlist import fold
+from slurm_ext.slurm.hostlist import shortened
 from slurm_ext.topology.build import HOLDING
 
 #: What became of a node. arrived: its place is known now. moved: it sits elsewhere. left: it does not run, and sits nowhere. lost:
@@ -118,7 +118,7 @@ def words(found: Iterable[Move], *, most: int = 20) -> list[str]:
     for move in found:
         groups.setdefault((move.kind, _way(move)), []).append(move.node)
     ordered = sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    lines = [f"{_short(nodes)} {way}" for (_, way), nodes in ordered[:most]]
+    lines = [f"{shortened(nodes, 160)} {way}" for (_, way), nodes in ordered[:most]]
     if len(ordered) > most:
         rest = sum(len(nodes) for _, nodes in ordered[most:])
         lines.append(f"and {rest} more nodes in {len(ordered) - most} groups")
@@ -154,8 +154,3 @@ def _way(move: Move) -> str:
     if move.kind == ARRIVED:
         return f"has a place now: {now}"
     return f"moved: {was} -> {now}"
-
-
-def _short(nodes: Iterable[str]) -> str:
-    folded = fold(nodes)
-    return folded if len(folded) <= 160 else folded[:157] + "..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_ext.slurm.hostlist import fold
+from slurm_ext.slurm.hostlist import shortened
 from slurm_ext.topology.model import Placement
 
 
@@ -61,10 +61,5 @@ def keep(
         found.append(placement)
     notes = []
     if silent:
-        notes.append(f"{_short(silent)}: not told now, and running: taken to sit where they sat")
+        notes.append(f"{shortened(silent, 160)}: not told now, and running: taken to sit where they sat")
     return Kept(found, tuple(notes), frozenset(away))
-
-
-def _short(nodes: Iterable[str]) -> str:
-    folded = fold(nodes)
-    return folded if len(folded) <= 160 else folded[:157] + "..."

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from slurm_ext.config.model import Settings
 from slurm_ext.errors import FindingError, LackingError, UsageError
 from slurm_ext.slurm import conf_file
+from slurm_ext.slurm.hostlist import shortened
 from slurm_ext.slurm.protocol import Slurm
 from slurm_ext.topology import keep
-from slurm_ext.topology.backing import short
 from slurm_ext.topology.build import build
-from slurm_ext.topology.change import LEVELS, RECONFIGURE, Limits, Plan, Seen, plan
+from slurm_ext.topology.change import RECONFIGURE, Limits, Plan, Seen, plan
+from slurm_ext.topology.change_model import rank
 from slurm_ext.topology.discover import FROM_SLURM, Discovered
 from slurm_ext.topology.memory import Memory
 from slurm_ext.topology.model import Placement
@@ -65,10 +66,10 @@ def look(
         )
     places, off = of_slurm(places, found)
     first = _look(slurm, found, places, choice, held, limits, off, now=now, away_too=True)
-    if LEVELS.index(first.plan.level) < LEVELS.index(RECONFIGURE):
+    if rank(first.plan.level) < rank(RECONFIGURE):
         return first
     # Slurm reads everything anew: nodes that went are told now, too.
-    return _look(slurm, found, places, choice, held, limits, off, now=now, away_too=False)
+    return _look(slurm, found, places, choice, held, limits, off, now=now, away_too=False, before=first.seen)
 
 
 def of_slurm(places: Discovered, found: Running) -> tuple[Discovered, frozenset[str]]:
@@ -79,9 +80,9 @@ def of_slurm(places: Discovered, found: Running) -> tuple[Discovered, frozenset[
     missing = sorted(found.known - named)
     silent = [node for node in missing if node not in found.off]
     if silent:
-        notes.append(f"nobody tells the place of {short(silent)}")
+        notes.append(f"nobody tells the place of {shortened(silent)}")
     if more := sorted(named - found.known):
-        notes.append(f"Slurm has no nodes {short(more)}: left out")
+        notes.append(f"Slurm has no nodes {shortened(more)}: left out")
     kept = [placement for placement in places.placements if placement.node in found.known]
     everybody = [*kept, *map(Placement, missing)]
     return places._replace(placements=everybody, notes=notes, unasked=places.unasked | set(silent)), frozenset(
@@ -100,6 +101,7 @@ def _look(
     *,
     now: float,
     away_too: bool,
+    before: Seen | None = None,
 ) -> Look:
     kept = keep.keep(
         places.placements,
@@ -111,7 +113,8 @@ def _look(
     )
     wanted = made(kept.placements, choice, places.origin, found)
     digest = conf_file.digest(essence(wanted.text))
-    there = seen(slurm, found, wanted)
+    # What runs is asked for once, unless other topologies are wanted.
+    there = before if before is not None and before.paths.keys() == wanted.paths.keys() else seen(slurm, found, wanted)
     planned = plan(wanted, digest, there, held.past, limits, now=now, away=kept.away)
     trouble = [f"nothing is remembered: {held.trouble}"] if held.trouble else []
     notes = (

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bare_controller import BareController
 
 from slurm_ext.lab import daemons
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.lab.model import LabOptions
+from slurm_ext.slurm.model import Version
+from slurm_ext.slurm.versions import parse_version
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +30,23 @@ def new_lab() -> type[Lab]:
     if lacking := daemons.missing():
         pytest.skip(f"no lab here: it needs {', '.join(lacking)}")
     return Lab
+
+
+@pytest.fixture(scope="module")
+def version() -> Version:
+    """Return the version of the Slurm that is here; skips where there is none."""
+    if lacking := daemons.missing():
+        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
+    found = parse_version(daemons.slurm_version()[1])
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def controller(version: Version) -> Iterator[BareController]:
+    """Return a slurmctld alone, for the tests of one file."""
+    with tempfile.TemporaryDirectory(prefix="fmtopo-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 from bare_controller import BareController
 
-from slurm_ext.lab import daemons
 from slurm_ext.lab.cluster import Lab
 from slurm_ext.slurm.model import Version
-from slurm_ext.slurm.versions import parse_version
 from slurm_ext.topology import blocks, render, render_yaml
 from slurm_ext.topology.build import build
 from slurm_ext.topology.lint import Source, lint
@@ -36,21 +33,6 @@ FMSLURM = str(Path(__file__).parents[2] / "bin" / "fmslurm")
 TREE, BLOCK = "TopologyPlugin=topology/tree", "TopologyPlugin=topology/block"
 GB200 = "p6e-gb200.36xlarge"
 NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-@pytest.fixture(scope="module")
-def version() -> Version:
-    if lacking := daemons.missing():
-        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
-    found = parse_version(daemons.slurm_version()[1])
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def controller(version: Version) -> Iterator[BareController]:
-    with tempfile.TemporaryDirectory(prefix="fmtopo-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
-        yield made
 
 
 def findings(

@@ -9,10 +9,9 @@ import json
 import random
 import re
 import subprocess
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +19,9 @@ import pytest
 from bare_controller import BareController
 
 from slurm_ext.config.model import Settings, Site
-from slurm_ext.lab import daemons
 from slurm_ext.slurm.cli_backend import CliBackend
 from slurm_ext.slurm.hostlist import expand, fold
 from slurm_ext.slurm.model import Version
-from slurm_ext.slurm.versions import parse_version
 from slurm_ext.topology import advise_block, advise_tree
 from slurm_ext.topology.advise import advise
 from slurm_ext.topology.advise_model import REFUSES_BEFORE, Free, Request, Situation
@@ -39,21 +36,6 @@ PARTITION = "PartitionName=gpu Nodes={} Default=YES MaxTime=10-0 DefaultTime=60\
 
 #: Jobs of each round, one after the other; each round has another seed, so other nodes are busy.
 JOBS = 6
-
-
-@pytest.fixture(scope="module")
-def version() -> Version:
-    if lacking := daemons.missing():
-        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
-    found = parse_version(daemons.slurm_version()[1])
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def controller(version: Version) -> Iterator[BareController]:
-    with tempfile.TemporaryDirectory(prefix="fmadv-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
-        yield made
 
 
 class Shape(NamedTuple):

@@ -6,19 +6,16 @@ import json
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bare_controller import BareController
 from topology_site import FMSLURM, TopologySite, sets
 
 from slurm_ext.config.snapshot import OFF_FOLDER
-from slurm_ext.lab import daemons
 from slurm_ext.slurm.conf_file import OURS, state_of
 from slurm_ext.slurm.model import Version
-from slurm_ext.slurm.versions import has, parse_version
+from slurm_ext.slurm.versions import has
 
 TREE = "TopologyPlugin=topology/tree"
 THEIRS = "SwitchName=theirs Nodes=n[1-8]\n"
@@ -26,19 +23,9 @@ NODES = tuple(f"n{number}" for number in range(1, 9))
 
 
 @pytest.fixture(scope="module")
-def version() -> Version:
-    if lacking := daemons.missing():
-        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
-    found = parse_version(daemons.slurm_version()[1])
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def controller(version: Version) -> Iterator[BareController]:
-    with tempfile.TemporaryDirectory(prefix="fmapply-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
-        yield made
-        TopologySite(made).clear()  # also after a test that failed
+def controller(controller: BareController) -> Iterator[BareController]:
+    yield controller
+    TopologySite(controller).clear()  # also after a test that failed
 
 
 @pytest.fixture

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from bare_controller import BareController
 
@@ -17,14 +13,6 @@ from slurm_ext.topology.build import build
 from slurm_ext.topology.model import Placement, Tree
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def controller() -> Iterator[BareController]:
-    if lacking := daemons.missing():
-        pytest.skip(f"no Slurm here: it needs {', '.join(lacking)}")
-    with tempfile.TemporaryDirectory(prefix="fmtopo-", dir="/var/tmp") as folder, BareController(Path(folder)) as made:
-        yield made
 
 
 def uneven() -> Tree:
